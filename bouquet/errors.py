@@ -1,0 +1,33 @@
+"""The errors that a person is meant to read: one clear sentence each.
+
+Every message says what was wrong, where, and what would be right. The command line prints the sentence and
+exits with the status of the class; nothing else of the program catches these.
+"""
+
+
+class BouquetError(Exception):
+    """Base of every error that is reported as one sentence."""
+
+    exit_status = 1
+
+
+class ConfigError(BouquetError):
+    """A setting is unknown, of the wrong type, or impossible together with another one."""
+
+    exit_status = 2
+
+
+class DataError(BouquetError):
+    """A data set is missing, damaged or unusable; the message names the file and, where there is one, the line."""
+
+
+class StateError(BouquetError):
+    """A node's private state is missing, damaged or belongs to another run; the message names the file."""
+
+
+class WireError(BouquetError):
+    """A message does not have the declared names, types or shapes."""
+
+
+class RunFailed(BouquetError):
+    """A run cannot go on: too few nodes came, or too few of them gave valid replies."""

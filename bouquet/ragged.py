@@ -1,0 +1,76 @@
+"""Rows of varying length in two flat arrays: the shape of all histories in this project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n rows of integers, row r being `values[indptr[r]:indptr[r + 1]]`.
+
+    Attributes:
+        indptr: [n + 1] int64, starts at 0 and never falls.
+        values: [indptr[n]] int32.
+    """
+
+    indptr: NDArray[np.int64]
+    values: NDArray[np.int32]
+
+    @classmethod
+    def from_pairs(cls, rows: ArrayLike, values: ArrayLike, num_rows: int) -> Ragged:
+        """Group `values` by `rows`, keeping the given order inside a row.
+
+        Args:
+            rows: [nnz] row of every value, in any order.
+            values: [nnz].
+            num_rows: n; rows without values are empty.
+        """
+        rows = np.asarray(rows)
+        order = np.argsort(rows, kind="stable")
+        return cls.from_lengths(np.bincount(rows, minlength=num_rows), np.asarray(values)[order])
+
+    @classmethod
+    def from_lengths(cls, lengths: ArrayLike, values: ArrayLike) -> Ragged:
+        """Rows of the given lengths [n], taken one after another from `values`."""
+        indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        return cls(indptr.astype(np.int64), np.asarray(values, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[n] number of values in every row."""
+        return np.diff(self.indptr)
+
+    @property
+    def row_of_value(self) -> NDArray[np.int64]:
+        """[nnz] the row that each value belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
+
+    def row(self, index: int) -> NDArray[np.int32]:
+        """The values of one row (a view)."""
+        return self.values[self.indptr[index] : self.indptr[index + 1]]
+
+    def take(self, rows: ArrayLike) -> Ragged:
+        """The given rows [k], in that order, as a new Ragged."""
+        rows = np.asarray(rows, dtype=np.int64)
+        lengths = self.lengths[rows]
+        starts = np.repeat(self.indptr[rows], lengths)
+        return Ragged.from_lengths(lengths, self.values[starts + positions(lengths)])
+
+    def sorted(self) -> Ragged:
+        """The same rows with the values of each row in ascending order."""
+        order = np.lexsort((self.values, self.row_of_value))
+        return Ragged(self.indptr, self.values[order])
+
+
+def positions(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """0, 1, …, length - 1 for every row, one row after another: [sum(lengths)]."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total, dtype=np.int64) - np.repeat(ends - lengths, lengths)

@@ -1,0 +1,99 @@
+"""Keyed randomness: every draw of a user depends on (seed, user, round, purpose) and on nothing else.
+
+A run must give the same numbers however its users are spread over nodes, so no generator is shared between
+users. One generator object per user and purpose would cost more than the training itself; instead a user's
+stream is a counter-based generator (SplitMix64): number c of a stream is `mix(stream + c * GOLDEN)`, which a
+whole array of users and counters evaluates at once.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFTS = tuple(np.uint64(s) for s in (30, 27, 31))
+_HALF = np.uint64(32)
+
+
+class Purpose(IntEnum):
+    """What a stream is drawn for. Numbers are part of every result: add, never renumber."""
+
+    PRIVATE_INIT = 1
+    SHARED_INIT = 2
+    USER_SAMPLING = 3
+    TRAIN_NEGATIVES = 4
+    BATCH_ORDER = 5
+    HOLD_OUT = 6
+    VALIDATION_CANDIDATES = 7
+    TEST_CANDIDATES = 8
+    NOISE = 9
+
+
+def user_key(user_id: str) -> int:
+    """The 64-bit key of a user: the same on every machine, whatever other users exist."""
+    return int.from_bytes(blake2b(user_id.encode(), digest_size=8).digest(), "little")
+
+
+def user_keys(user_ids: list[str] | NDArray[np.str_]) -> Words:
+    """[n] keys of the users with these raw ids."""
+    return np.array([user_key(str(user_id)) for user_id in user_ids], dtype=np.uint64)
+
+
+def mix(words: Words) -> Words:
+    """SplitMix64's output function: a bijection of 64-bit words whose outputs look independent."""
+    words = (words ^ (words >> _SHIFTS[0])) * _MIX_1
+    words = (words ^ (words >> _SHIFTS[1])) * _MIX_2
+    return words ^ (words >> _SHIFTS[2])
+
+
+def streams(seed: int, users: Words, round_: int, purpose: Purpose) -> Words:
+    """[k] one stream per user.
+
+    Args:
+        seed: any non-negative integer below 2**64.
+        users: [k] user keys.
+        round_: the server round; 0 before the first.
+        purpose: streams of different purposes are independent.
+    """
+    base = mix(np.asarray([seed], dtype=np.uint64) + _GOLDEN)
+    for word in (int(round_), int(purpose)):
+        base = mix(base + np.uint64((word + 1) * int(_GOLDEN) % 2**64))
+    return mix(base ^ mix(np.asarray(users, dtype=np.uint64) + _GOLDEN))
+
+
+def draw(stream: Words, counter: NDArray[np.integer]) -> Words:
+    """Number `counter` of each stream, as 64 random bits; the arguments broadcast."""
+    return mix(stream + (np.asarray(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+
+
+def integers(bits: Words, high: int) -> NDArray[np.int64]:
+    """Uniform integers in [0, high) from random bits, high <= 2**32 (bias below high / 2**32)."""
+    return (((bits >> _HALF) * np.uint64(high)) >> _HALF).astype(np.int64)
+
+
+def uniforms(bits: Words) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) from random bits."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def normals(stream: Words, count: int) -> NDArray[np.float64]:
+    """[k, count] standard normal numbers of each stream (Box-Muller)."""
+    pairs = (count + 1) // 2
+    counters = np.arange(2 * pairs)
+    uniform = uniforms(draw(stream[:, None], counters[None, :]))
+    radius = np.sqrt(-2.0 * np.log1p(-uniform[:, :pairs]))
+    angle = 2.0 * np.pi * uniform[:, pairs:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :count]
+
+
+def generator(seed: int, round_: int, purpose: Purpose, name: str = "") -> np.random.Generator:
+    """A numpy generator for draws that belong to no user: initial shared arrays, sampling of users."""
+    return np.random.default_rng([seed, round_, int(purpose), user_key(name)])

@@ -1,0 +1,28 @@
+"""What all tests share: where the real data sets are, and a way to skip without them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def data_directory() -> Path:
+    """The folder of real data sets: $BOUQUET_TEST_DATA, or `shared/datasets` beside the checkout."""
+    return Path(os.environ.get("BOUQUET_TEST_DATA", REPOSITORY.parent / "shared" / "datasets"))
+
+
+@pytest.fixture
+def real_data():
+    """`real_data("ml-100k")` is the folder of that set; the test is skipped where it is absent."""
+
+    def folder(name: str) -> Path:
+        path = data_directory() / name
+        if not path.is_dir():
+            pytest.skip(f"the real data set {name} is not in {data_directory()} (name the folder with BOUQUET_TEST_DATA)")
+        return path
+
+    return folder
