@@ -1,0 +1,31 @@
+"""Evaluation that cannot be fooled: ranks with fair ties, per-user metrics, summaries, paired tests.
+
+`evaluate_users` turns a scorer into per-user values; `summarise` turns these into the figures of a report.
+"""
+
+from bouquet.evaluation.evaluate import ScoreBlock, evaluate_users
+from bouquet.evaluation.metrics import CANDIDATE_SETS, CUTOFFS, METRICS, PARTS, user_metrics
+from bouquet.evaluation.ranks import Ranks, rank_full, rank_sampled
+from bouquet.evaluation.significance import PairedDifference, holm, paired_test
+from bouquet.evaluation.summary import evaluated_users, fairness, metric_values, standard_error, summarise
+
+__all__ = [
+    "CANDIDATE_SETS",
+    "CUTOFFS",
+    "METRICS",
+    "PARTS",
+    "PairedDifference",
+    "Ranks",
+    "ScoreBlock",
+    "evaluate_users",
+    "evaluated_users",
+    "fairness",
+    "holm",
+    "metric_values",
+    "paired_test",
+    "rank_full",
+    "rank_sampled",
+    "standard_error",
+    "summarise",
+    "user_metrics",
+]

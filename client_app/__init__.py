@@ -1,0 +1,1 @@
+"""The device: hosted users, private state, local training, evaluation."""

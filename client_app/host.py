@@ -1,0 +1,184 @@
+"""The users that live on this node: their histories, what is held out, and where their private state is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.arrays import ArraySpec, initial_private, initial_shared
+from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
+from bouquet.errors import WireError
+from bouquet.ragged import Ragged
+from bouquet.randomness import Purpose, Words
+from client_app.state import PrivateState
+from data_partition import Interactions, assign, evaluation_candidates, load, make_split
+from models import BACKBONES, Backbone
+
+SAMPLED_CANDIDATES = 99
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What the users of one node did.
+
+    Attributes:
+        users: [k] keys.
+        train, validation, test: [k] rows of items; train oldest first.
+        num_items: size of the catalogue.
+        catalogue: fingerprint of the item list.
+        num_partitions, partition: which part of the data this is.
+        dropped_users: users dropped by the minimum count, told by the first partition only.
+        split_seed: seed of the candidates of sampled-99.
+    """
+
+    users: Words
+    train: Ragged
+    validation: Ragged
+    test: Ragged
+    num_items: int
+    catalogue: str
+    partition: int
+    num_partitions: int
+    dropped_users: int
+    split_seed: int
+
+    @cached_property
+    def whole(self) -> Ragged:
+        """Everything that each user ever touched."""
+        parts = (self.train, self.validation, self.test)
+        owners = np.concatenate([part.row_of_value for part in parts])
+        return Ragged.from_pairs(owners, np.concatenate([part.values for part in parts]), len(self.users))
+
+    @cached_property
+    def candidates(self) -> dict[str, Ragged]:
+        """The 99 never-touched items that a held-out item is ranked against, by part."""
+        purposes = {"validation": Purpose.VALIDATION_CANDIDATES, "test": Purpose.TEST_CANDIDATES}
+        return {
+            part: evaluation_candidates(
+                self.whole, self.num_items, SAMPLED_CANDIDATES, self.users, self.split_seed, purpose
+            )
+            for part, purpose in purposes.items()
+        }
+
+
+def interactions_of(options: DataOptions) -> Interactions:
+    """The data set of a run."""
+    return load(
+        options.dataset,
+        options.data_dir,
+        min_interactions=options.min_interactions,
+        data_file=options.data_file,
+        user_column=options.user_column,
+        item_column=options.item_column,
+        time_column=options.time_column,
+    )
+
+
+def histories_of(
+    interactions: Interactions, options: DataOptions, partition: int = 0, num_partitions: int = 1
+) -> Histories:
+    """Split a data set, and take the users of one partition (by default all)."""
+    split = make_split(interactions, options.split, options.hold_out, options.split_seed)
+    homes = assign(interactions.histories.lengths, num_partitions, options.partition)
+    here = np.flatnonzero(homes == partition)
+    return Histories(
+        users=interactions.user_keys[here],
+        train=split.train.take(here),
+        validation=split.validation.take(here),
+        test=split.test.take(here),
+        num_items=interactions.num_items,
+        catalogue=blake2b("\n".join(interactions.item_ids).encode(), digest_size=8).hexdigest(),
+        partition=partition,
+        num_partitions=num_partitions,
+        dropped_users=interactions.dropped_users if partition == 0 else 0,
+        split_seed=options.split_seed,
+    )
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node of one configuration: histories, backbone, private state.
+
+    Attributes:
+        config: the run's settings.
+        histories: the hosted users' data.
+        backbone: the model.
+        state_root: folder under which private state is kept, by run series.
+        durable: whether state is forced to the disk.
+    """
+
+    config: RunConfig
+    histories: Histories
+    backbone: Backbone
+    state_root: Path
+    durable: bool
+
+    @cached_property
+    def _position(self) -> dict[int, int]:
+        return {int(user): index for index, user in enumerate(self.histories.users)}
+
+    def positions(self, users: Words) -> NDArray[np.int64]:
+        """Where the users with these keys are among the hosted ones: [k].
+
+        Raises:
+            WireError: a user does not live here.
+        """
+        try:
+            return np.array([self._position[int(user)] for user in users], dtype=np.int64)
+        except KeyError as error:
+            raise WireError(f"user {error.args[0]:016x} does not live on this node") from None
+
+    def private_specs(self, shared: Mapping[str, object]) -> dict[str, ArraySpec]:
+        """The arrays that stay here when only `shared` ones travel."""
+        unshared = {name: spec for name, spec in self.backbone.shared.items() if name not in shared}
+        return {**self.backbone.private, **unshared}
+
+    def state(self, series: str, shared: Mapping[str, object]) -> PrivateState:
+        """The private state of the hosted users in one run series."""
+
+        def initial(name: str, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+            if name in self.backbone.private:
+                spec = self.backbone.private[name]
+                return initial_private(name, spec, self.config.seed, self.histories.users[positions])
+            return initial_shared({name: self.backbone.shared[name]}, self.config.seed)[name][None]
+
+        node = f"node-{self.histories.partition}-of-{self.histories.num_partitions}"
+        folder = self.state_root / series / node
+        specs = self.private_specs(shared)
+        return PrivateState(folder, series, self.histories.users, specs, initial, self.durable)
+
+
+def default_state_root() -> Path:
+    """Where private state is kept when nobody says so: the user's own state folder."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "bouquet"
+
+
+def host_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar]) -> Host:
+    """The host for a message, built once per process and configuration.
+
+    Raises:
+        ConfigError, DataError: the configuration or the data cannot be used.
+    """
+    return _host(tuple(sorted(run_config.items())), tuple(sorted(node_config.items())))
+
+
+@lru_cache(maxsize=64)
+def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str, Scalar], ...]) -> Host:
+    config, node = own(dict(run_items), RunConfig), dict(node_items)
+    simulated = "num-partitions" in node
+    partition, num_partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
+    histories = histories_of(_interactions(own(dict(run_items), DataOptions)), config, partition, num_partitions)
+    backbone = lookup(BACKBONES, "backbone", config.backbone)(histories.num_items, config)
+    root = str(node.get("state-dir", "")) or config.state_dir
+    return Host(config, histories, backbone, Path(root) if root else default_state_root(), durable=not simulated)
+
+
+# All nodes that share a process read the same files once.
+_interactions = lru_cache(maxsize=1)(interactions_of)

@@ -1,0 +1,9 @@
+"""Local training of the users of a node for one round: one question, interchangeable ways to compute the answer."""
+
+from client_app.training.loop import train_loop
+from client_app.training.stacked import train_stacked
+from client_app.training.task import Backend, Changes, LocalTask
+
+BACKENDS: dict[str, Backend] = {"loop": train_loop, "torch": train_stacked}
+
+__all__ = ["BACKENDS", "Backend", "Changes", "LocalTask"]

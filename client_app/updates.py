@@ -1,0 +1,130 @@
+"""From the changes of single users to the update that a node sends."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.arrays import Arrays, Specs
+from bouquet.ragged import Ragged, positions
+from bouquet.randomness import Words
+from bouquet.records import PackedArray, PackedRows
+from bouquet.wire import TrainReply
+from client_app.training import Changes
+
+
+class SumCollector:
+    """Σ_u w_u Δ_u over the node's users, in float64.
+
+    Args:
+        specs: the model's arrays.
+        shared: those that came from the server.
+        weights: [k] weight of each asked user.
+    """
+
+    def __init__(self, specs: Specs, shared: Arrays, weights: NDArray[np.float64]) -> None:
+        self.specs = {name: specs[name] for name in shared}
+        self.weights = weights
+        self.sums = {name: np.zeros(spec.shape) for name, spec in self.specs.items()}
+        self.touched = {name: np.zeros(spec.shape[0], bool) for name, spec in self.specs.items() if spec.by_item}
+        self.loss = np.full(len(weights), np.nan, dtype=np.float32)
+        self.upload_bytes = np.zeros(len(weights), dtype=np.int64)
+
+    def add(self, changes: Changes, offset: int = 0) -> None:
+        """Add the changes of some users; `offset` is where their block starts among the asked users."""
+        users = offset + changes.users
+        # One user's change travels as it is and is weighed by the server.
+        weights = self.weights[users] if len(self.weights) > 1 else np.ones(1)
+        self.loss[users] = changes.loss
+        self.upload_bytes[users] += _bytes_alone(changes, self.specs)
+        for name, values in changes.by_item.items():
+            scaled = values * np.repeat(weights, changes.rows.lengths).reshape(-1, *[1] * (values.ndim - 1))
+            add_rows(self.sums[name], changes.rows.values, scaled)
+            self.touched[name][changes.rows.values] = True
+        for name, values in changes.dense.items():
+            self.sums[name] += np.tensordot(weights, values, axes=1)
+
+    def reply(self, users: Words, seconds: float) -> TrainReply:
+        """The update of all added users."""
+        alone = len(self.weights) == 1
+        sums = {}
+        for name, total in self.sums.items():
+            values = total.astype(np.float32) if alone else total
+            rows = np.flatnonzero(self.touched[name]).astype(np.int32) if name in self.touched else None
+            if rows is not None and len(rows) == len(total):
+                rows = None
+            sums[name] = PackedArray(rows, values if rows is None else values[rows])
+        return TrainReply(
+            users=users,
+            loss=self.loss,
+            upload_bytes=self.upload_bytes,
+            sums=sums,
+            factor=float(self.weights[0]) if alone else 1.0,
+            weight=float(self.weights.sum()),
+            seconds=seconds,
+        )
+
+
+class RowsCollector:
+    """The changes of every user on its own, for strategies that weigh users afterwards.
+
+    Args:
+        specs, shared: as for `SumCollector`.
+        count: number of asked users.
+    """
+
+    def __init__(self, specs: Specs, shared: Arrays, count: int) -> None:
+        self.specs = {name: specs[name] for name in shared}
+        self.count = count
+        self.parts: list[tuple[NDArray[np.int64], Changes]] = []
+
+    def add(self, changes: Changes, offset: int = 0) -> None:
+        """Keep the changes of some users."""
+        self.parts.append((offset + changes.users, changes))
+
+    def reply(self, users: Words, seconds: float) -> TrainReply:
+        """The update of all added users, in the order in which they were asked."""
+        loss, upload_bytes = np.full(self.count, np.nan, np.float32), np.zeros(self.count, np.int64)
+        lengths = np.zeros(self.count, np.int64)
+        for members, changes in self.parts:
+            loss[members], upload_bytes[members] = changes.loss, _bytes_alone(changes, self.specs)
+            lengths[members] = changes.rows.lengths
+        starts = np.cumsum(lengths) - lengths
+        rows = np.zeros(int(lengths.sum()), dtype=np.int32)
+        packed = {}
+        for name, spec in self.specs.items():
+            values = np.zeros(((len(rows),) if spec.by_item else (self.count,)) + spec.shape[spec.by_item :], np.float32)
+            for members, changes in self.parts:
+                if spec.by_item:
+                    own = changes.rows.lengths
+                    place = np.repeat(starts[members], own) + positions(own)
+                    rows[place], values[place] = changes.rows.values, changes.by_item[name]
+                else:
+                    values[members] = changes.dense[name]
+            indptr = Ragged.from_lengths(lengths, rows).indptr
+            packed[name] = PackedRows(indptr, rows, values) if spec.by_item else PackedRows(None, None, values)
+        return TrainReply(users=users, loss=loss, upload_bytes=upload_bytes, rows=packed, seconds=seconds)
+
+
+def add_rows(table: NDArray[np.float64], rows: NDArray[np.integer], values: NDArray[np.floating]) -> None:
+    """table[rows] += values, for rows that repeat.
+
+    Sorting and summing runs is several times faster than `np.add.at` for wide rows.
+    """
+    if len(rows) == 0:
+        return
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    table[ordered[starts]] += np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
+
+
+def _bytes_alone(changes: Changes, specs: Specs) -> NDArray[np.int64]:
+    """[c] bytes of each user's update if it travelled alone: item numbers and values, float32."""
+    total = np.zeros(len(changes.users), dtype=np.int64)
+    for name, spec in specs.items():
+        if spec.by_item:
+            total += changes.rows.lengths * (4 + 4 * (spec.size // spec.shape[0]))
+        else:
+            total += 4 * spec.size
+    return total

@@ -1,0 +1,55 @@
+"""What a backbone declares and computes.
+
+A backbone is stateless: it names its arrays and turns given arrays into logits. All tensors carry a leading
+dimension of users, because a node trains many users at once, each with its own copy of the rows that it touches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from bouquet.arrays import Specs
+from bouquet.config import ModelOptions
+
+Tensors = Mapping[str, Tensor]
+
+
+class Backbone(ABC):
+    """A model that scores items for users.
+
+    Attributes:
+        shared: the arrays that describe items or the network; a strategy decides which of them travel.
+        private: the arrays of one user, which never leave its device.
+    """
+
+    shared: Specs
+    private: Specs
+
+    @abstractmethod
+    def __init__(self, num_items: int, options: ModelOptions) -> None: ...
+
+    @abstractmethod
+    def logits(self, private: Tensors, shared: Tensors) -> Tensor:
+        """Scores of every user for the item rows that it is given.
+
+        Args:
+            private: name -> [k, …].
+            shared: name -> [k, r, …] for arrays by item (r chosen rows, different ones for each user) and
+                [k, …] for the others.
+        Returns:
+            [k, r] logits.
+        """
+
+    @abstractmethod
+    def scores(self, private: Tensors, shared: Tensors) -> Tensor:
+        """Scores of every user for the whole catalogue.
+
+        Args:
+            private: name -> [k, …].
+            shared: each array either once for all users, in its declared shape, or per user with a leading k.
+        Returns:
+            [k, m] logits.
+        """
