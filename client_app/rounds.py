@@ -101,10 +101,11 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
         metrics.append(
             evaluate_users(
                 scores,
-                histories.train.take(positions),
-                histories.validation.take(positions),
-                histories.test.take(positions),
-                {part: candidates.take(positions) for part, candidates in histories.candidates.items()},
+                num_items=histories.num_items,
+                train=histories.train.take(positions),
+                validation=histories.validation.take(positions),
+                test=histories.test.take(positions),
+                candidates={part: drawn.take(positions) for part, drawn in histories.candidates.items()},
             )
         )
     values = np.concatenate(metrics).astype(np.float32)

@@ -1,0 +1,48 @@
+# Two commands matter: `make run` and `make test`. Both set everything up first, on any machine with Python 3.11.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# A CPU build of torch; a free range would pull several gigabytes of GPU libraries.
+TORCH ?= torch==2.13.0
+
+.PHONY: run test test-fast lint format bench clean
+
+run: $(VENV)/.installed
+	$(BIN)/bouquet run
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.torch: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet "$(TORCH)" --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet "$(TORCH)" --editable ".[dev]"
+	@touch $@ $(VENV)/.installed

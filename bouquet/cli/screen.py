@@ -1,0 +1,131 @@
+"""What a person sees of a run: one line about what starts, one per round, and a table in plain words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bouquet.config import RunConfig
+from bouquet.reporting.run_directory import RunDirectory
+from data_partition import Interactions
+
+ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process"}
+BAR = 24
+
+REMARKS = {
+    "run": "every user's data stayed on its node",
+    "local": "the same training without any federation",
+    "popularity": "what most people like, the same for everybody",
+    "itemknn": "not federated: all data in one place",
+    "ease": "not federated: all data in one place, the mark to aim at",
+    "mf-bce": "not federated: all data in one place",
+    "mf-bpr": "not federated: all data in one place",
+}
+LABELS = {
+    "local": "each user alone",
+    "popularity": "most popular items",
+    "itemknn": "ItemKNN, all data pooled",
+    "ease": "EASE, all data pooled",
+    "mf-bce": "MF (BCE), all data pooled",
+    "mf-bpr": "MF (BPR), all data pooled",
+}
+
+
+class Screen:
+    """Prints to the terminal; plain lines where there is none."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self._shown = 0
+
+    def header(self, config: RunConfig, interactions: Interactions, nodes: int, engine: str) -> None:
+        """What starts."""
+        self._shown = 0
+        self.rounds = config.num_server_rounds
+        plural = "node" if nodes == 1 else "nodes"
+        self.console.print(
+            f"bouquet · {config.strategy} on {config.dataset} ({interactions.num_users:,} users, "
+            f"{interactions.num_items:,} items, {interactions.num_interactions:,} interactions) · "
+            f"{nodes} {plural} · {ENGINE_NAMES[engine]}"
+        )
+
+    def progress(self, directory: RunDirectory) -> None:
+        """A line for every evaluated round since the last call; on a terminal the last line moves with each round."""
+        rounds = directory.rounds()
+        if self._shown > len(rounds):  # a resumed run has taken some rounds back
+            self._shown = len(rounds)
+        for line in rounds[self._shown :]:
+            end = "\n" if "validation" in line or not self.console.is_terminal else "\r"
+            if "validation" in line or self.console.is_terminal:
+                self.console.print(self._round(line), end=end)
+        self._shown = len(rounds)
+
+    def stopped(self, directory: RunDirectory, config: RunConfig) -> None:
+        """How to go on after Ctrl-C."""
+        rounds = len(directory.rounds())
+        self.console.print(f"\nStopped after round {rounds} of {config.num_server_rounds}.")
+        if any(directory.checkpoints.glob("*.safetensors")):
+            self.console.print(f"Go on with: bouquet run -c 'resume=\"{directory.path}\"'")
+
+    def table(self, directory: RunDirectory) -> None:
+        """How good the run is, beside what it should be compared with."""
+        summary = directory.read_summary()
+        negatives = "honest" if summary["train_negatives"] == "honest" else "LEAKY (as published)"
+        self.console.print(
+            f"\nHow good is it? (test items ranked among all unseen items; {negatives} training negatives; "
+            f"best round {summary['best_round']} chosen on validation)\n"
+        )
+        table = Table(box=None, pad_edge=False, header_style="", padding=(0, 2))
+        table.add_column("")
+        for name in ("HR@10", "NDCG@10", "HR@10 of 100"):
+            table.add_column(name, justify="right")
+        table.add_column("")
+        table.add_row(f"this run ({summary['strategy']})", *_figures(summary), REMARKS["run"], style="bold")
+        for name, row in directory.read_json("comparison.json").items():
+            if "unavailable" in row:
+                table.add_row(LABELS.get(name, name), "", "", "", row["unavailable"])
+            else:
+                table.add_row(LABELS.get(name, name), *_figures(row), REMARKS.get(name, ""))
+        self.console.print(table)
+        self.console.print(
+            "\nHR@10: share of users whose hidden item is among the ten that they are shown. NDCG@10: the same, and "
+            "more for a higher place.\nHR@10 of 100: the hidden item against 99 random ones only; ± is one standard "
+            "error over users."
+        )
+        shown = directory.path
+        self.console.print(f"\nSaved in {shown}. Look again: bouquet report {shown}")
+
+    def _round(self, line: dict[str, Any]) -> str:
+        number, done = line["round"], round(BAR * line["round"] / self.rounds)
+        width = len(str(self.rounds))
+        quality = f"  validation NDCG@10 {_short(line['validation']['full']['NDCG@10'])}" if "validation" in line else ""
+        size = line["bytes"]
+        failed = f"  {len(line['failures'])} nodes failed" if line["failures"] else ""
+        return (
+            f"round {number:>{width}}/{self.rounds}  {'█' * done}{'·' * (BAR - done)}{quality}  "
+            f"users {line['users']}/{line['asked']}  {line['seconds']['total']:.1f} s  "
+            f"↓ {_size(size['down_per_user'])} ↑ {_size(size['up_per_user'])} per user{failed}"
+        )
+
+
+def _figures(row: dict[str, Any]) -> tuple[str, str, str]:
+    full, error = row["test"]["full"], row["standard_error"]["test"]["full"]
+    return (
+        f"{_short(full['HR@10'])} ± {_short(error['HR@10'])}",
+        _short(full["NDCG@10"]),
+        _short(row["test"]["sampled-99"]["HR@10"]),
+    )
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}".replace("0.", ".", 1)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,1 @@
+"""Ways to run the same ServerApp and ClientApp: Flower's simulation, or one process."""

@@ -1,0 +1,3 @@
+"""Device-side methods: what a device makes of the shared model. 'none' uses it as it is."""
+
+PERSONALIZATIONS: dict[str, None] = {"none": None}

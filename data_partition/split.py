@@ -1,0 +1,156 @@
+"""What is held out of every history: the last or a random interaction per user, or a share of each history.
+
+Random choices of a user are keyed by (seed, user, hold-out) and made over the user's items in ascending order, so
+neither other users nor the order of the rows in the file have a say in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.errors import ConfigError
+from bouquet.ragged import Ragged, positions
+from bouquet.randomness import Purpose, Words, draw, integers, streams
+from data_partition.interactions import Interactions
+
+HoldOut = Literal["auto", "last", "last-row", "random"]
+
+_MIN_FOR_LEAVE_ONE_OUT = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Every interaction is in exactly one of three parts, each of n rows.
+
+    Attributes:
+        train: oldest first (or in the order of the file, where there is no time). Never empty.
+        validation: empty for a user who is not evaluated.
+        test: likewise.
+    """
+
+    train: Ragged
+    validation: Ragged
+    test: Ragged
+
+
+def make_split(interactions: Interactions, split: str, hold_out: str = "auto", seed: int = 0) -> Split:
+    """The split of a run configuration.
+
+    Args:
+        split: "leave-one-out" or "ratio".
+        hold_out: "auto", "last", "last-row" or "random"; for leave-one-out only.
+        seed: of random choices.
+    Raises:
+        ConfigError: no such split, or a hold-out that does not fit the data set.
+    """
+    if split == "leave-one-out":
+        return leave_one_out(interactions, hold_out=hold_out, seed=seed)
+    if split == "ratio":
+        return ratio(interactions, seed=seed)
+    raise ConfigError(f"There is no split '{split}'. Known: leave-one-out, ratio.")
+
+
+def leave_one_out(interactions: Interactions, *, hold_out: str = "auto", seed: int = 0) -> Split:
+    """One interaction of every user for test, one for validation, the rest for training.
+
+    Users with one or two interactions cannot be split: all of theirs is for training, and they are not evaluated.
+
+    Args:
+        hold_out: "last": the last in time is for test, the one before for validation. "random": both are drawn,
+            keyed by user. "auto": last where the set has time, else random. "last-row": the last row of the user in
+            the file, which is the papers' rule for sets without time; row order leaks on FilmTrust.
+        seed: of the random choice.
+    Raises:
+        ConfigError: no such rule, "last" for a set without time, or "last-row" for a set with time.
+    """
+    histories = interactions.histories
+    lengths = histories.lengths
+    split_users = np.flatnonzero(lengths >= _MIN_FOR_LEAVE_ONE_OUT)
+    starts = histories.indptr[split_users]
+    if _rule(interactions, hold_out) == "random":
+        by_item = np.lexsort((histories.values, histories.row_of_value))
+        stream = streams(seed, interactions.user_keys[split_users], 0, Purpose.HOLD_OUT)
+        test, validation = _two_of(lengths[split_users], stream)
+        test, validation = by_item[starts + test], by_item[starts + validation]
+    else:
+        ends = histories.indptr[split_users + 1]
+        test, validation = ends - 1, ends - 2
+    part = np.zeros(len(histories.values), dtype=np.int8)
+    part[validation] = 1
+    part[test] = 2
+    return _by_part(histories, part)
+
+
+def ratio(interactions: Interactions, *, test: float = 0.2, validation: float = 0.1, seed: int = 0) -> Split:
+    """A random share of every history for test, and a share of the rest for validation.
+
+    Of n interactions, `test` * n are for test and `validation` of what is left for validation (both rounded half up);
+    at least one stays for training. So short histories may have nothing for test or validation.
+
+    Args:
+        test, validation: shares in [0, 1).
+        seed: of the choice, keyed by user.
+    Raises:
+        ConfigError: a share is out of range.
+    """
+    for key, share in (("test", test), ("validation", validation)):
+        if not 0 <= share < 1:
+            raise ConfigError(f"The {key} share of a ratio split must be at least 0 and below 1, not {share}.")
+    histories = interactions.histories
+    lengths = histories.lengths
+    num_test = np.minimum(_share(lengths, test), np.maximum(lengths - 1, 0))
+    left = lengths - num_test
+    num_validation = np.minimum(_share(left, validation), np.maximum(left - 1, 0))
+
+    row = histories.row_of_value
+    by_item = np.lexsort((histories.values, row))
+    place = positions(lengths)
+    bits = draw(streams(seed, interactions.user_keys, 0, Purpose.HOLD_OUT)[row], place)
+    shuffled = by_item[np.lexsort((bits, row))]
+    part = np.zeros(len(row), dtype=np.int8)
+    part[shuffled[place < (num_test + num_validation)[row]]] = 1
+    part[shuffled[place < num_test[row]]] = 2
+    return _by_part(histories, part)
+
+
+def _rule(interactions: Interactions, hold_out: str) -> str:
+    name = interactions.name
+    if hold_out == "auto":
+        return "last" if interactions.has_time else "random"
+    if hold_out == "last" and not interactions.has_time:
+        raise ConfigError(f"{name} has no times, so hold-out cannot be 'last'. Use 'random', or 'last-row' for papers.")
+    if hold_out == "last-row" and interactions.has_time:
+        raise ConfigError(f"{name} has times, so hold-out 'last-row' has no meaning. Use 'last'.")
+    if hold_out not in ("last", "last-row", "random"):
+        raise ConfigError(f"There is no hold-out '{hold_out}'. Known: auto, last, last-row, random.")
+    return hold_out
+
+
+def _two_of(lengths: NDArray[np.int64], stream: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Two different places in [0, length) per user, every ordered pair equally likely."""
+    first = _below(draw(stream, np.array([0])), lengths)
+    second = _below(draw(stream, np.array([1])), lengths - 1)
+    return first, second + (second >= first)
+
+
+def _below(bits: Words, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    # `integers` takes one bound for all; here every user has its own.
+    return (((bits >> np.uint64(32)) * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+
+def _share(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    # The small number keeps 0.1 * 25 = 2.5 on the upper side whatever the last bit of the product is.
+    return np.floor(lengths * share + 0.5 + 1e-9).astype(np.int64)
+
+
+def _by_part(histories: Ragged, part: NDArray[np.int8]) -> Split:
+    row = histories.row_of_value
+    train, validation, test = (
+        Ragged.from_lengths(np.bincount(row[part == p], minlength=len(histories)), histories.values[part == p])
+        for p in range(3)
+    )
+    return Split(train, validation, test)

@@ -1,0 +1,32 @@
+"""Recommenders that see all data in one place: the comparison rows of every results table.
+
+`CENTRALIZED[name]().fit(train).scores(users)`, with `train` a scipy CSR matrix of users by items.
+"""
+
+from models.centralized.base import CentralizedModel
+from models.centralized.ease import EASE, EASEParameters
+from models.centralized.factorization import MFBCE, MFBPR, FactorizationParameters
+from models.centralized.itemknn import ItemKNN, ItemKNNParameters
+from models.centralized.popularity import Popularity, PopularityParameters
+
+CENTRALIZED: dict[str, type[CentralizedModel]] = {
+    "popularity": Popularity,
+    "itemknn": ItemKNN,
+    "ease": EASE,
+    "mf-bce": MFBCE,
+    "mf-bpr": MFBPR,
+}
+
+__all__ = [
+    "CENTRALIZED",
+    "EASE",
+    "MFBCE",
+    "MFBPR",
+    "CentralizedModel",
+    "EASEParameters",
+    "FactorizationParameters",
+    "ItemKNN",
+    "ItemKNNParameters",
+    "Popularity",
+    "PopularityParameters",
+]

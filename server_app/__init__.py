@@ -1,0 +1,1 @@
+"""The server: configuration, strategy, rounds, results."""

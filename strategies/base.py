@@ -1,0 +1,306 @@
+"""What every method shares: rosters, rounds, messages, dropouts, checkpoints.
+
+A method's module says how users are chosen, what travels, and how replies become the next shared arrays; this
+one turns that into Flower's `Strategy`. Methods think in users; only this module and the roster know nodes.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from bouquet.arrays import Arrays, Specs, initial_shared
+from bouquet.config import Options, RunConfig
+from bouquet.evaluation import summarise
+from bouquet.randomness import Purpose, generator
+from bouquet.records import message_bytes, payload_bytes
+from bouquet.reporting.run_directory import RunDirectory
+from bouquet.wire import (
+    EVALUATE,
+    METRIC_SHAPE,
+    TRAIN,
+    EvaluateReply,
+    EvaluateRequest,
+    TrainReply,
+    TrainRequest,
+    Update,
+    Weighting,
+)
+from strategies.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from strategies.replies import Received, Sent, receive, require_enough
+from strategies.roster import Roster, await_roster
+from strategies.selection import BestRound
+
+
+class BaseStrategy(Strategy):
+    """A federated method over users.
+
+    Args:
+        config: settings that every run has.
+        options: the method's own settings, an instance of its `Options` class.
+        directory: where results and checkpoints go.
+
+    A method overrides `traveling`, `select_users`, `personal`, `aggregate` and, where it keeps more than shared
+    arrays, `extra_arrays` and `restore_extra`.
+    """
+
+    Options: type[Options] = Options
+    update: Update = "sum"
+    weighting: Weighting = "size"
+
+    def __init__(self, config: RunConfig, options: Options, directory: RunDirectory) -> None:
+        self.config, self.options, self.directory = config, options, directory
+        self.series = uuid.uuid4().hex
+        self.roster: Roster
+        self.trained: NDArray[np.bool_]
+        self.checkpoint_round = 0
+        self.best = BestRound()
+        self._sent: list[Sent] = []
+        self._record: dict[str, object] = {}
+
+    # -- what a method decides -----------------------------------------------------------------------------------
+
+    def traveling(self, specs: Specs) -> Specs:
+        """Which of the model's shared arrays the server keeps and sends; by default all."""
+        return specs
+
+    def select_users(self, server_round: int) -> NDArray[np.int64]:
+        """Positions in the roster of this round's users: a fraction r of all, without replacement."""
+        count = len(self.roster.users)
+        size = max(1, round(self.config.fraction_train * count))
+        if size == count:
+            return np.arange(count)
+        source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING)
+        return np.sort(source.choice(count, size, replace=False))
+
+    def personal(self, users: NDArray[np.int64]) -> Arrays:
+        """Per-user arrays [k, …] for these users, for methods that treat every user differently."""
+        return {}
+
+    @abstractmethod
+    def aggregate(
+        self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
+    ) -> Arrays:
+        """The next shared arrays.
+
+        Args:
+            shared: those of this round.
+            replies: valid replies, in roster order.
+            users: for each reply its users' positions in the roster.
+        """
+
+    def extra_arrays(self) -> Arrays:
+        """What else must be in a checkpoint."""
+        return {}
+
+    def restore_extra(self, arrays: Arrays) -> None:
+        """Take back what `extra_arrays` gave."""
+
+    # -- Flower's interface --------------------------------------------------------------------------------------
+
+    def summary(self) -> None:
+        """Nothing to add: the results folder has the configuration."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message to every node that hosts users of this round."""
+        shared = to_arrays(arrays)
+        self._sent = []
+        for node, users in self.roster.by_node(self.select_users(server_round)):
+            request = TrainRequest(
+                series=self.series,
+                round=server_round,
+                checkpoint_round=self.checkpoint_round,
+                users=self.roster.users[users],
+                trained=self.trained[users],
+                shared=shared,
+                personal=self.personal(users),
+                update=self.update,
+                weighting=self.weighting,
+            )
+            self._sent.append(Sent(_message(request.encode(), node, TRAIN, server_round), users))
+        down = payload_bytes(shared)
+        self._record = {"bytes": {"down_per_user": down}, "asked": sum(len(item.users) for item in self._sent)}
+        self._shared = shared
+        return [item.message for item in self._sent]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Decode the replies, leave out invalid ones, and let the method aggregate.
+
+        Raises:
+            RunFailed: too few users gave a valid reply.
+        """
+        specs = self.traveling(self.roster.specs)
+        received = receive(
+            self._sent, replies, self.roster.users, lambda content: TrainReply.decode(content, specs, self.update)
+        )
+        asked = sum(len(item.users) for item in self._sent)
+        require_enough(received, asked, self.config.min_reply_fraction, f"Round {server_round}")
+        shared = self.aggregate(server_round, self._shared, received.replies, received.users)
+        users = np.concatenate(received.users)
+        self.trained[users] = True
+        loss = np.concatenate([reply.loss for reply in received.replies]).astype(float)
+        upload = np.concatenate([reply.upload_bytes for reply in received.replies])
+        metrics = {
+            "loss": float(np.nanmean(loss)) if np.isfinite(loss).any() else float("nan"),
+            "users": len(users),
+            "up_per_user": float(upload.mean()),
+        }
+        self._note(received, metrics)
+        return to_record(shared), MetricRecord(metrics)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message to every node: all users are evaluated, those that did not train too."""
+        shared = to_arrays(arrays)
+        self._sent = []
+        for node, users in self.roster.by_node(np.arange(len(self.roster.users))):
+            request = EvaluateRequest(
+                series=self.series,
+                round=server_round,
+                users=self.roster.users[users],
+                trained=self.trained[users],
+                shared=shared,
+                personal=self.personal(users),
+            )
+            self._sent.append(Sent(_message(request.encode(), node, EVALUATE, server_round), users))
+        return [item.message for item in self._sent]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Means over users, and the best round so far.
+
+        Raises:
+            RunFailed: too few users gave a valid reply.
+        """
+        received = receive(self._sent, replies, self.roster.users, EvaluateReply.decode)
+        asked = sum(len(item.users) for item in self._sent)
+        require_enough(received, asked, self.config.min_reply_fraction, f"Evaluation of round {server_round}")
+        values = np.full((len(self.roster.users), *METRIC_SHAPE), np.nan)
+        for reply, users in zip(received.replies, received.users, strict=True):
+            values[users] = reply.metrics
+        means = summarise(values)
+        self.best.offer(server_round, means, values)
+        self._record |= means
+        self._record["evaluation_failures"] = [vars(failure) for failure in received.failures]
+        flat = {f"{part}/{kind}/{name}": v for part, sets in means.items() for kind, m in sets.items() for name, v in m.items()}
+        return MetricRecord(flat)
+
+    def start(  # type: ignore[override]
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run all rounds; the arguments default to the configuration.
+
+        Raises:
+            RunFailed: nodes or valid replies are missing.
+        """
+        num_rounds = num_rounds or self.config.num_server_rounds
+        timeout = timeout or self.config.round_timeout
+        resumed = load_checkpoint(self.directory.checkpoints) if self.config.resume else None
+        if resumed:
+            self.series = resumed.series
+        self.roster = await_roster(grid, self.series, self.config.min_nodes, self.config.node_timeout)
+        self.trained = np.zeros(len(self.roster.users), dtype=bool)
+        specs = self.traveling(self.roster.specs)
+        arrays = initial_arrays or to_record(initial_shared(specs, self.config.seed))
+        if resumed:
+            arrays = to_record(self._restore(resumed))
+        self.directory.begin(self.checkpoint_round)
+        result = Result(arrays=arrays)
+        empty = ConfigRecord()
+        for server_round in range(self.checkpoint_round + 1, num_rounds + 1):
+            begin = time.perf_counter()
+            messages = self.configure_train(server_round, arrays, train_config or empty, grid)
+            replies = list(grid.send_and_receive(messages, timeout=timeout))
+            trained = time.perf_counter()
+            new_arrays, train_metrics = self.aggregate_train(server_round, replies)
+            arrays = result.arrays = new_arrays or arrays
+            result.train_metrics_clientapp[server_round] = train_metrics or MetricRecord()
+            aggregated = evaluated = time.perf_counter()
+            if server_round % self.config.evaluate_every == 0 or server_round == num_rounds:
+                messages = self.configure_evaluate(server_round, arrays, evaluate_config or empty, grid)
+                replies = list(grid.send_and_receive(messages, timeout=timeout))
+                result.evaluate_metrics_clientapp[server_round] = (
+                    self.aggregate_evaluate(server_round, replies) or MetricRecord()
+                )
+                evaluated = time.perf_counter()
+            every = self.config.checkpoint_every
+            if every and (server_round % every == 0 or server_round == num_rounds):
+                self._checkpoint(server_round, to_arrays(arrays))
+            if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
+                result.evaluate_metrics_serverapp[server_round] = metrics
+            self._record["seconds"] = {
+                "train": trained - begin,
+                "aggregate": aggregated - trained,
+                "evaluate": evaluated - aggregated,
+                "total": time.perf_counter() - begin,
+            }
+            self.directory.append_round(server_round, self._record)
+        return result
+
+    # -- inner works ---------------------------------------------------------------------------------------------
+
+    def _note(self, received: Received, metrics: dict[str, float]) -> None:
+        sizes = self._record["bytes"]
+        sizes["up_per_user"] = metrics["up_per_user"]  # type: ignore[index]
+        sizes["wire_down"] = sum(message_bytes(item.message.content) for item in self._sent)  # type: ignore[index]
+        sizes["wire_up"] = received.bytes  # type: ignore[index]
+        self._record["users"] = metrics["users"]
+        self._record["loss"] = metrics["loss"]
+        self._record["failures"] = [vars(failure) for failure in received.failures]
+
+    def _checkpoint(self, server_round: int, shared: Arrays) -> None:
+        save_checkpoint(
+            self.directory.checkpoints,
+            Checkpoint(
+                series=self.series,
+                round=server_round,
+                shared=shared,
+                extra=self.extra_arrays(),
+                users=self.roster.users,
+                trained=self.trained,
+                best=self.best,
+            ),
+        )
+        self.checkpoint_round = server_round
+
+    def _restore(self, checkpoint: Checkpoint) -> Arrays:
+        position = {int(user): index for index, user in enumerate(checkpoint.users)}
+        here = np.array([position.get(int(user), -1) for user in self.roster.users])
+        self.trained = np.where(here >= 0, checkpoint.trained[here], False)
+        self.best = checkpoint.best
+        self.checkpoint_round = checkpoint.round
+        self.restore_extra(checkpoint.extra)
+        return checkpoint.shared
+
+
+def to_record(arrays: Arrays) -> ArrayRecord:
+    """Shared arrays as Flower carries them."""
+    return ArrayRecord(arrays)  # type: ignore[arg-type]
+
+
+def to_arrays(record: ArrayRecord) -> Arrays:
+    """The inverse of `to_record`."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _message(content, node: int, kind: str, server_round: int) -> Message:  # type: ignore[no-untyped-def]
+    return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round))

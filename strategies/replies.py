@@ -1,0 +1,110 @@
+"""From the messages that come back to the replies that count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from numpy.typing import NDArray
+
+from bouquet.errors import RunFailed, WireError
+from bouquet.randomness import Words
+
+
+class _Reply(Protocol):
+    @property
+    def users(self) -> Words: ...
+
+
+R = TypeVar("R", bound=_Reply)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message on its way, and the users (positions in the roster) that it asks for."""
+
+    message: Message
+    users: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A node that gave no valid reply."""
+
+    node: int
+    users: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Received:
+    """What came of one round's messages.
+
+    Attributes:
+        replies: the valid ones, in the order in which they were asked for, whatever order they came in.
+        users: for each of them, its users' positions in the roster.
+        failures: why the others are missing.
+    """
+
+    replies: list
+    users: list[NDArray[np.int64]]
+    failures: list[Failure]
+    bytes: int
+
+
+def receive(
+    sent: Sequence[Sent], messages: Iterable[Message], keys: Words, decode: Callable[[RecordDict], R]
+) -> Received:
+    """Match messages to what was sent, decode them, and set aside what is invalid.
+
+    A node that died is reported by the SuperLink, so a reply is known by what it replies to, not by its source.
+
+    Args:
+        keys: [n] user keys of the roster.
+        decode: raises `WireError` on a malformed reply.
+    """
+    came = {message.metadata.reply_to_message_id: message for message in messages}
+    received = Received([], [], [], bytes=0)
+    size = 0
+    for item in sent:
+        node = item.message.metadata.dst_node_id
+        message = came.get(item.message.metadata.message_id)
+        try:
+            if message is None:
+                raise WireError("no reply came in time")
+            if message.has_error():
+                raise WireError(error_text(message))
+            reply = decode(message.content)
+            if not np.array_equal(reply.users, keys[item.users]):
+                raise WireError("the reply is about other users than those asked for")
+        except WireError as error:
+            received.failures.append(Failure(node, len(item.users), str(error)))
+            continue
+        size += sum(len(a.data) for record in message.content.array_records.values() for a in record.values())
+        received.replies.append(reply)
+        received.users.append(item.users)
+    return Received(received.replies, received.users, received.failures, size)
+
+
+def require_enough(received: Received, asked: int, least: float, what: str) -> None:
+    """Fail the run when too few users gave a valid reply.
+
+    Raises:
+        RunFailed: names the counts and the first reason.
+    """
+    valid = sum(len(users) for users in received.users)
+    if valid == 0 or valid < least * asked:
+        reason = received.failures[0].reason if received.failures else "no messages were sent"
+        raise RunFailed(f"{what}: only {valid} of {asked} users gave a valid reply. The first failure says: {reason}")
+
+
+def error_text(message: Message) -> str:
+    """The reason of an error reply, without the layers that Flower wraps around it."""
+    reason = message.error.reason or f"error code {message.error.code}"
+    match = re.search(r"Exception ClientAppException occurred\. Message: (.*)", reason, re.DOTALL)
+    text = (match.group(1) if match else reason).strip().removesuffix("'>").strip()
+    return text or reason

@@ -1,0 +1,124 @@
+"""Who takes part: the users on every node, found by asking, before the first round."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from bouquet.arrays import Specs
+from bouquet.errors import RunFailed, WireError
+from bouquet.randomness import Words
+from bouquet.wire import ROSTER, RosterReply, RosterRequest
+from strategies.replies import error_text
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Roster:
+    """All users of a run, in an order that does not depend on nodes.
+
+    Attributes:
+        users: [n] keys, ascending.
+        sizes: [n] training interactions n_u.
+        node_of: [n] the node that hosts each user.
+        nodes: number of nodes.
+        interactions, dropped_users: counts over all nodes.
+        num_items, catalogue, specs: what all nodes agree on.
+    """
+
+    users: Words
+    sizes: NDArray[np.int64]
+    node_of: NDArray[np.uint64]
+    nodes: int
+    interactions: int
+    dropped_users: int
+    num_items: int
+    catalogue: str
+    specs: Specs
+
+    def by_node(self, users: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Group users (positions in the roster) by the node that hosts them, each group in roster order."""
+        users = np.sort(users)
+        order = np.argsort(self.node_of[users], kind="stable")
+        nodes, starts = np.unique(self.node_of[users][order], return_index=True)
+        groups = np.split(users[order], starts[1:])
+        return sorted(((int(node), group) for node, group in zip(nodes, groups, strict=True)), key=lambda g: g[1][0])
+
+
+def await_roster(grid: Grid, series: str, min_nodes: int, timeout: float) -> Roster:
+    """Wait until enough nodes are there and have said whom they host.
+
+    A node that hosts a part of a partitioned data set says how many parts there are; then all parts are
+    waited for. Otherwise `min_nodes` nodes are.
+
+    Raises:
+        RunFailed: not enough nodes came in time, or those that came cannot work together.
+    """
+    deadline = time.monotonic() + timeout
+    answers: dict[int, RosterReply] = {}
+    failures: dict[int, str] = {}
+    while True:
+        known = answers.keys() | failures.keys()
+        new = [node for node in grid.get_node_ids() if node not in known]
+        asked = [Message(RosterRequest(series).encode(), dst_node_id=node, message_type=ROSTER) for node in new]
+        left = max(deadline - time.monotonic(), 1.0)
+        for reply in grid.send_and_receive(asked, timeout=left) if asked else []:
+            node = reply.metadata.src_node_id
+            try:
+                if reply.has_error():
+                    raise WireError(error_text(reply))
+                answers[node] = RosterReply.decode(reply.content)
+            except WireError as error:
+                failures[node] = str(error)
+        wanted = max([min_nodes, *(answer.num_partitions for answer in answers.values())])
+        if len(answers) >= wanted:
+            return combine(answers)
+        came = len(answers) + len(failures)
+        if failures and (came >= wanted or not answers):
+            reason = next(iter(failures.values()))
+            raise RunFailed(f"{len(failures)} of {came} nodes cannot take part. The first says: {reason}")
+        if time.monotonic() > deadline:
+            raise RunFailed(
+                f"Only {len(answers)} of {wanted} nodes came within {timeout:g} s. "
+                "Start the missing nodes, or raise node-timeout."
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def combine(answers: dict[int, RosterReply]) -> Roster:
+    """One roster from the answers of all nodes.
+
+    Raises:
+        RunFailed: nodes disagree about the catalogue or the model, or two of them host the same user.
+    """
+    first = next(iter(answers.values()))
+    for node, answer in answers.items():
+        if (answer.num_items, answer.catalogue) != (first.num_items, first.catalogue):
+            raise RunFailed(f"Node {node} has another catalogue ({answer.num_items} items) than the first node.")
+        if answer.specs != first.specs:
+            raise RunFailed(f"Node {node} has another model than the first node; give all nodes one configuration.")
+    users = np.concatenate([answer.users for answer in answers.values()])
+    node_of = np.repeat(np.array(list(answers), np.uint64), [len(answer.users) for answer in answers.values()])
+    order = np.argsort(users)
+    users = users[order]
+    if (twice := users[1:] == users[:-1]).any():
+        raise RunFailed(f"User {int(users[1:][twice][0]):016x} lives on two nodes.")
+    if len(users) == 0:
+        raise RunFailed("No node hosts a user.")
+    return Roster(
+        users=users,
+        sizes=np.concatenate([answer.sizes for answer in answers.values()])[order],
+        node_of=node_of[order],
+        nodes=len(answers),
+        interactions=sum(answer.interactions for answer in answers.values()),
+        dropped_users=sum(answer.dropped_users for answer in answers.values()),
+        num_items=first.num_items,
+        catalogue=first.catalogue,
+        specs=first.specs,
+    )
