@@ -80,7 +80,7 @@ class TrainingOptions(Options):
     batch_size: int = Field(2048, ge=1, description="Samples per step (B); a user with fewer takes one step per epoch.")
     learning_rate: float = Field(0.1, gt=0, description="Local learning rate of shared parameters.")
     user_learning_rate: float = Field(
-        0.0, ge=0, description="Local learning rate of private parameters; 0: the same as learning-rate."
+        2.0, ge=0, description="Local learning rate of private parameters; 0: the same as learning-rate."
     )
     learning_rate_decay: float = Field(1.0, gt=0, le=1, description="Factor on both local learning rates per round.")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="Local optimiser, created fresh in every round.")

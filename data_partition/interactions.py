@@ -108,9 +108,9 @@ def from_table(
     _refuse_missing(name, table, [user, item] if time is None else [user, item, time])
     user_codes, user_ids = number(table[user])
     item_codes, item_ids = number(table[item])
-    if time is None:
-        order = np.argsort(user_codes, kind="stable")
-    else:
+    # Both sorts are stable: the order of the file decides between equal times.
+    order = np.argsort(user_codes, kind="stable")
+    if time is not None:
         order = np.lexsort((table[time].to_numpy(), user_codes))
     user_codes, item_codes = user_codes[order], item_codes[order]
 

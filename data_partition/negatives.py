@@ -55,9 +55,9 @@ def training_negatives(
     Returns:
         [k rows]: `per_positive` times as many items as there are positives; none where all items are forbidden.
     Raises:
-        ValueError: the numbers of rows differ.
+        ValueError: the numbers of rows differ, or an item is not below `num_items`.
     """
-    _same_rows(positives, forbidden, users)
+    _check(positives, forbidden, users, num_items)
     lengths = positives.lengths * per_positive
     stream = streams(seed, users, round_, Purpose.TRAIN_NEGATIVES)
     parts = []
@@ -83,9 +83,9 @@ def evaluation_candidates(
     Returns:
         [k rows] of `count` different items, or all that the user has not seen where these are fewer.
     Raises:
-        ValueError: the numbers of rows differ.
+        ValueError: the numbers of rows differ, or an item is not below `num_items`.
     """
-    _same_rows(history, history, users)
+    _check(history, history, users, num_items)
     stream = streams(seed, users, 0, purpose)
     parts, lengths = [], []
     for rows, taken in _blocks(history, num_items):
@@ -120,9 +120,7 @@ def _draw_allowed(stream: Words, lengths: NDArray[np.int64], taken: NDArray[np.b
     return items
 
 
-def _draw_distinct(
-    stream: Words, count: int, taken: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _draw_distinct(stream: Words, count: int, taken: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Up to `count` different items per row that are not taken; `taken` is written to.
 
     Returns:
@@ -173,6 +171,8 @@ def _covers_all(forbidden: Ragged, rows: slice, taken: NDArray[np.bool_], num_it
     return long[taken[long].all(axis=1)]
 
 
-def _same_rows(positives: Ragged, forbidden: Ragged, users: Words) -> None:
+def _check(positives: Ragged, forbidden: Ragged, users: Words, num_items: int) -> None:
     if not len(positives) == len(forbidden) == len(users):
         raise ValueError(f"{len(positives)} rows of positives, {len(forbidden)} forbidden, {len(users)} user keys")
+    if len(forbidden.values) and not 0 <= forbidden.values.min() <= forbidden.values.max() < num_items:
+        raise ValueError(f"forbidden items must lie in [0, {num_items})")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bouquet.config import lookup
 from bouquet.errors import ConfigError
 
 Sizes = NDArray[np.int64]
@@ -25,11 +26,10 @@ def assign(sizes: ArrayLike, num_partitions: int, scheme: str = "contiguous") ->
     Raises:
         ConfigError: no such scheme, no partition, or a number of partitions that does not fit the scheme.
     """
-    if scheme not in SCHEMES:
-        raise ConfigError(f"There is no partition scheme '{scheme}'. Known: {', '.join(SCHEMES)}.")
+    assign_by_scheme = lookup(SCHEMES, "partition", scheme)
     if num_partitions < 1:
         raise ConfigError(f"Users need at least one node, not {num_partitions}.")
-    return SCHEMES[scheme](np.asarray(sizes, dtype=np.int64), num_partitions)
+    return assign_by_scheme(np.asarray(sizes, dtype=np.int64), num_partitions)
 
 
 def users_of(assignment: NDArray[np.int64], partition_id: int) -> NDArray[np.int64]:

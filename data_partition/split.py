@@ -6,18 +6,19 @@ neither other users nor the order of the rows in the file have a say in them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.config import lookup
 from bouquet.errors import ConfigError
 from bouquet.ragged import Ragged, positions
-from bouquet.randomness import Purpose, Words, draw, integers, streams
+from bouquet.randomness import Purpose, Words, draw, streams
 from data_partition.interactions import Interactions
 
-HoldOut = Literal["auto", "last", "last-row", "random"]
+HOLD_OUTS = ("auto", "last", "last-row", "random")
 
 _MIN_FOR_LEAVE_ONE_OUT = 3
 
@@ -47,11 +48,11 @@ def make_split(interactions: Interactions, split: str, hold_out: str = "auto", s
     Raises:
         ConfigError: no such split, or a hold-out that does not fit the data set.
     """
-    if split == "leave-one-out":
-        return leave_one_out(interactions, hold_out=hold_out, seed=seed)
-    if split == "ratio":
-        return ratio(interactions, seed=seed)
-    raise ConfigError(f"There is no split '{split}'. Known: leave-one-out, ratio.")
+    splits: dict[str, Callable[[], Split]] = {
+        "leave-one-out": lambda: leave_one_out(interactions, hold_out=hold_out, seed=seed),
+        "ratio": lambda: ratio(interactions, seed=seed),
+    }
+    return lookup(splits, "split", split)()
 
 
 def leave_one_out(interactions: Interactions, *, hold_out: str = "auto", seed: int = 0) -> Split:
@@ -119,14 +120,13 @@ def ratio(interactions: Interactions, *, test: float = 0.2, validation: float = 
 
 def _rule(interactions: Interactions, hold_out: str) -> str:
     name = interactions.name
+    lookup(dict.fromkeys(HOLD_OUTS), "hold-out", hold_out)
     if hold_out == "auto":
         return "last" if interactions.has_time else "random"
     if hold_out == "last" and not interactions.has_time:
         raise ConfigError(f"{name} has no times, so hold-out cannot be 'last'. Use 'random', or 'last-row' for papers.")
     if hold_out == "last-row" and interactions.has_time:
         raise ConfigError(f"{name} has times, so hold-out 'last-row' has no meaning. Use 'last'.")
-    if hold_out not in ("last", "last-row", "random"):
-        raise ConfigError(f"There is no hold-out '{hold_out}'. Known: auto, last, last-row, random.")
     return hold_out
 
 

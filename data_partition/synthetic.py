@@ -12,9 +12,10 @@ from what is learned from, as in real data.
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from bouquet.errors import DataError
 from bouquet.ragged import Ragged
@@ -92,7 +93,8 @@ def _lengths(random: np.random.Generator, count: int, mean: float, num_items: in
     set a matter of luck.
     """
     spread = 0.8
-    normal = ndtri((random.permutation(count) + 0.5) / count)
+    quantiles = [NormalDist().inv_cdf((place + 0.5) / count) for place in range(count)]
+    normal = np.asarray(quantiles)[random.permutation(count)]
     drawn = MIN_LENGTH + (mean - MIN_LENGTH) * np.exp(spread * normal - spread**2 / 2)
     return np.clip(np.rint(drawn), MIN_LENGTH, num_items // 2).astype(np.int64)
 

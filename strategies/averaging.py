@@ -28,7 +28,7 @@ class AveragingOptions(Options):
     """How the server moves along the mean change."""
 
     server_optimizer: Literal["sgd", "adam"] = Field("adam", description="How the server applies the mean change.")
-    server_learning_rate: float = Field(0.02, gt=0, description="Rate of the server's step; 1 with sgd: plain mean.")
+    server_learning_rate: float = Field(0.03, gt=0, description="Rate of the server's step; 1 with sgd: plain mean.")
 
 
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.99, 1e-8

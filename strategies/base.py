@@ -21,7 +21,7 @@ from bouquet.arrays import Arrays, Specs, initial_shared
 from bouquet.config import Options, RunConfig
 from bouquet.evaluation import summarise
 from bouquet.randomness import Purpose, generator
-from bouquet.records import message_bytes, payload_bytes
+from bouquet.records import message_bytes, pack, payload_bytes
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import (
     EVALUATE,
@@ -294,7 +294,7 @@ class BaseStrategy(Strategy):
 
 def to_record(arrays: Arrays) -> ArrayRecord:
     """Shared arrays as Flower carries them."""
-    return ArrayRecord(arrays)  # type: ignore[arg-type]
+    return pack(arrays)
 
 
 def to_arrays(record: ArrayRecord) -> Arrays:

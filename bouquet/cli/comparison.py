@@ -72,8 +72,10 @@ def _local_row(settings: Mapping[str, Scalar]) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="bouquet-local-") as folder:
         changed = {"strategy": "local", "resume": "", "out": folder, "state-dir": folder, "checkpoint-every": 0}
+        directory = RunDirectory(folder)
+        directory.create({**settings, **changed}, {"engine": "local", "nodes": 1})
         LocalRun(server_app, client_app, 1, {**settings, **changed})()
-        summary = RunDirectory(folder).read_summary()
+        summary = directory.read_summary()
     return {key: summary[key] for key in ("test", "validation", "standard_error")}
 
 

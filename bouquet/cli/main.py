@@ -19,6 +19,11 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def _commands() -> None:
+    """Keeps `bouquet run` a command of its own, however many commands there are."""
+
+
 @app.command()
 def run(
     config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,

@@ -13,6 +13,7 @@ from data_partition import Interactions
 
 ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process"}
 BAR = 24
+WIDTH = 130
 
 REMARKS = {
     "run": "every user's data stayed on its node",
@@ -78,17 +79,18 @@ class Screen:
             f"best round {summary['best_round']} chosen on validation)\n"
         )
         table = Table(box=None, pad_edge=False, header_style="", padding=(0, 2))
-        table.add_column("")
+        table.add_column("", no_wrap=True)
         for name in ("HR@10", "NDCG@10", "HR@10 of 100"):
-            table.add_column(name, justify="right")
-        table.add_column("")
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
         table.add_row(f"this run ({summary['strategy']})", *_figures(summary), REMARKS["run"], style="bold")
         for name, row in directory.read_json("comparison.json").items():
             if "unavailable" in row:
                 table.add_row(LABELS.get(name, name), "", "", "", row["unavailable"])
             else:
                 table.add_row(LABELS.get(name, name), *_figures(row), REMARKS.get(name, ""))
-        self.console.print(table)
+        # A table that is cut at the width of a log file helps nobody; a narrow terminal wraps it itself.
+        self.console.print(table, width=max(self.console.width, WIDTH), no_wrap=True, crop=False)
         self.console.print(
             "\nHR@10: share of users whose hidden item is among the ten that they are shown. NDCG@10: the same, and "
             "more for a higher place.\nHR@10 of 100: the hidden item against 99 random ones only; ± is one standard "

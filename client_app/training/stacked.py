@@ -109,10 +109,12 @@ class _Chunk:
         """For every step of an epoch: positives and negatives per cell [c, r], samples per user [c]."""
         size = self.task.options.batch_size
         steps = -(-int(self.sample_lengths.max(initial=0)) // size)
-        if steps <= 1:
-            if epoch == 0 and steps:
+        if steps == 0:
+            return
+        if steps == 1:
+            if epoch == 0:
                 self._whole = self._count(slice(None))
-            yield from [self._whole] * steps
+            yield self._whole
             return
         keys = self.task.users[self.users]
         place = batch_order(keys, self.sample_lengths, self.task.seed, self.task.round, epoch)

@@ -1,7 +1,7 @@
 """Text files of rows: read fast, and where a line is broken, refused with its number.
 
-pandas' C parser reads the file; it neither counts lines nor says in plain words what was wrong. So when it fails, or its
-result looks suspicious, the file is read once more line by line only to find the first broken line.
+pandas' C parser reads the file; it neither counts lines nor says in plain words what was wrong. So when it fails, or
+its result looks suspicious, the file is read once more line by line, only to find the first broken line.
 """
 
 from __future__ import annotations
@@ -134,10 +134,11 @@ def read_table(path: Path, layout: Layout) -> pd.DataFrame:
 
 
 def _parse(file: BinaryIO, layout: Layout) -> pd.DataFrame:
-    width = len(layout.names)
-    names = {i: f"_{i}" for i in (() if layout.more else (width - 1, width))}
-    names |= {column.index: column.name for column in layout.columns}
-    types: dict[str, Any] = {name: str for name in names.values()}
+    # One column more than there should be: what it holds is what is too much.
+    names = [f"_{i}" for i in range(len(layout.names) + 1)]
+    for column in layout.columns:
+        names[column.index] = column.name
+    types: dict[str, Any] = dict.fromkeys(names, str)
     types |= {column.name: {"whole": "int64", "number": "float64"}.get(column.kind, str) for column in layout.columns}
     separator: str = layout.separator
     source: Any = file
@@ -147,8 +148,9 @@ def _parse(file: BinaryIO, layout: Layout) -> pd.DataFrame:
         source,
         sep=separator,
         header=None,
-        names=[names.get(i, f"_{i}") for i in range(width if layout.more else width + 1)],
-        usecols=sorted(names),
+        names=names[:-1] if layout.more else names,
+        # Only a choice of columns keeps the parser from refusing further fields.
+        usecols=range(len(layout.names)) if layout.more else None,
         skiprows=int(layout.header),
         dtype=types,
         # Without the filter "NA" is an id like any other, and a missing field is an empty text and not a number.

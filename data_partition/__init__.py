@@ -1,0 +1,104 @@
+"""Raw files -> interactions -> split -> users -> nodes.
+
+interactions = load("ml-100k", "/data")
+split = make_split(interactions, "leave-one-out")
+nodes = assign(interactions.histories.lengths, num_partitions=4)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from bouquet.config import lookup
+from bouquet.errors import ConfigError
+from data_partition.catalogue import DATASETS, Dataset
+from data_partition.fetch import locate
+from data_partition.interactions import Interactions, Repeats, from_table
+from data_partition.negatives import evaluation_candidates, training_negatives
+from data_partition.partition import assign, users_of
+from data_partition.readers.generic import read_file
+from data_partition.readers.raw import RawData
+from data_partition.split import Split, leave_one_out, make_split, ratio
+from data_partition.statistics import stats
+from data_partition.synthetic import synthetic
+
+__all__ = [
+    "DATASETS",
+    "FILE",
+    "Dataset",
+    "Interactions",
+    "Split",
+    "assign",
+    "evaluation_candidates",
+    "from_table",
+    "leave_one_out",
+    "load",
+    "make_split",
+    "ratio",
+    "stats",
+    "synthetic",
+    "training_negatives",
+    "users_of",
+]
+
+FILE = "file"
+"""The name under which a file of the user's own is loaded."""
+
+
+def load(
+    name: str,
+    data_dir: str = "",
+    *,
+    min_interactions: int = 0,
+    repeats: Repeats = "drop",
+    data_file: str = "",
+    user_column: str = "user",
+    item_column: str = "item",
+    time_column: str = "",
+) -> Interactions:
+    """A data set by name, read anew at every call.
+
+    Args:
+        name: a name in DATASETS, or "file" for a file of your own.
+        data_dir: folder of the set, or a folder of many; "": the per-user cache, where it is downloaded if possible.
+        min_interactions: users with fewer distinct items are dropped.
+        repeats: repeated (user, item) pairs: "drop" all but the oldest, or "keep" them as events of their own.
+        data_file, user_column, item_column, time_column: with name "file"; a time column "" means none.
+    Raises:
+        ConfigError: there is no such data set, or data_file and name do not fit together.
+        DataError: its files are missing or broken.
+    """
+    if name == FILE:
+        if not data_file:
+            raise ConfigError("dataset 'file' needs data-file, the path of a CSV, TSV or Parquet file.")
+        path = Path(data_file).expanduser()
+        raw = read_file(path, user=user_column, item=item_column, time=time_column)
+        return _interactions(path.name, raw, min_interactions, repeats)
+    dataset = lookup(DATASETS, "dataset", name)
+    if data_file:
+        raise ConfigError(f"data-file is read with dataset 'file', not '{name}'.")
+    raw = _synthetic_rows() if dataset.read is None else dataset.read(locate(dataset, data_dir))
+    return _interactions(name, raw, min_interactions, repeats)
+
+
+def _interactions(name: str, raw: RawData, min_interactions: int, repeats: Repeats) -> Interactions:
+    return from_table(
+        name,
+        raw.table,
+        time="time" if "time" in raw.table else None,
+        in_order=raw.in_order,
+        titles=raw.titles,
+        min_interactions=min_interactions,
+        repeats=repeats,
+    )
+
+
+def _synthetic_rows() -> RawData:
+    made = synthetic()
+    users = made.user_ids.astype(np.int64)[made.histories.row_of_value]
+    items = made.item_ids.astype(np.int64)[made.histories.values]
+    titles = dict(zip(made.item_ids.tolist(), made.titles, strict=True))
+    return RawData(pd.DataFrame({"user": users, "item": items}), in_order=True, titles=titles)

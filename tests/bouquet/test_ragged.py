@@ -1,0 +1,44 @@
+"""Ragged rows: what goes in comes out, in order."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bouquet.ragged import Ragged, positions
+
+rows = st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=8)
+
+
+def build(lists):
+    return Ragged.from_lengths([len(row) for row in lists], [value for row in lists for value in row])
+
+
+@given(rows)
+def test_rows_come_back(lists):
+    ragged = build(lists)
+    assert [list(ragged.row(i)) for i in range(len(ragged))] == lists
+    assert list(positions(ragged.lengths)) == [i for row in lists for i in range(len(row))]
+
+
+@given(rows, st.data())
+def test_take_gives_the_rows_asked_for(lists, data):
+    chosen = data.draw(st.lists(st.integers(0, max(len(lists) - 1, 0)), max_size=10)) if lists else []
+    taken = build(lists).take(chosen)
+    assert [list(taken.row(i)) for i in range(len(taken))] == [lists[c] for c in chosen]
+
+
+@given(rows, st.randoms())
+def test_from_pairs_keeps_the_order_inside_a_row(lists, random):
+    pairs = [(row, value) for row, values in enumerate(lists) for value in values]
+    owners = [row for row, _ in pairs]
+    random.shuffle(owners)  # interleave the rows, keep each row's own order
+    queues = [list(values) for values in lists]
+    values = [queues[row].pop(0) for row in owners]
+    ragged = Ragged.from_pairs(np.array(owners, dtype=int), values, len(lists))
+    assert [list(ragged.row(i)) for i in range(len(ragged))] == lists
+
+
+@given(rows)
+def test_sorted_sorts_within_rows(lists):
+    ragged = build(lists).sorted()
+    assert [list(ragged.row(i)) for i in range(len(ragged))] == [sorted(row) for row in lists]

@@ -1,0 +1,148 @@
+"""Local training: the stacked backend equals the loop, and the loop equals a step taken by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bouquet.arrays import initial_private, initial_shared
+from bouquet.config import ModelOptions, TrainingOptions
+from bouquet.ragged import Ragged
+from bouquet.randomness import user_keys
+from client_app.training import BACKENDS, LocalTask, stacked
+from client_app.training.task import batch_order
+from models import BACKBONES
+
+NUM_ITEMS = 60
+
+
+def make_task(*, lengths, personal=False, seed=0, dtype=np.float64, **options):
+    """Users with the given numbers of positives and four negatives each, which may repeat."""
+    random = np.random.default_rng(seed)
+    backbone = BACKBONES["mf"](NUM_ITEMS, ModelOptions(embedding_size=4))
+    lengths = np.array(lengths)
+    drawn = [random.choice(NUM_ITEMS // 2, size, replace=False) for size in lengths]
+    users = user_keys([str(i) for i in range(len(lengths))])
+    shared = initial_shared(backbone.shared, seed)
+    spec = backbone.private["user_embedding"]
+    private = {"user_embedding": initial_private("user_embedding", spec, seed, users).astype(dtype)}
+    if personal:
+        private["item_embedding"] = np.repeat(shared.pop("item_embedding")[None], len(lengths), axis=0).astype(dtype)
+    return LocalTask(
+        backbone=backbone,
+        options=TrainingOptions(**{"learning_rate": 0.05, "local_epochs": 3, **options}),
+        users=users,
+        round=2,
+        seed=seed,
+        positives=Ragged.from_lengths(lengths, np.concatenate(drawn) if len(drawn) else []),
+        negatives=Ragged.from_lengths(4 * lengths, random.integers(NUM_ITEMS // 2, NUM_ITEMS, 4 * lengths.sum())),
+        shared=shared,
+        private=private,
+        dtype=dtype,
+    )
+
+
+def outcome(task, backend):
+    """Everything that training gives: summed change of every user's table, losses, private arrays."""
+    changes = np.zeros((len(task.users), NUM_ITEMS, 4))
+    loss = np.zeros(len(task.users))
+    for part in BACKENDS[backend](task):
+        loss[part.users] = part.loss
+        if part.by_item:
+            changes[part.users[part.rows.row_of_value], part.rows.values] += part.by_item["item_embedding"]
+    return {"changes": changes, "loss": loss, **task.private}
+
+
+SIZES = [1, 14, 3, 0, 9, 2, 2, 29, 7, 1, 5, 11]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("batch_size", [16, 2048])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("personal", [False, True], ids=["shared table", "own table"])
+def test_the_stacked_backend_equals_the_loop(optimizer, batch_size, weight_decay, personal):
+    """Users of very different sizes, users without batches left, a user without samples: equal to 1e-10."""
+    options = {
+        "lengths": SIZES,
+        "personal": personal,
+        "optimizer": optimizer,
+        "batch_size": batch_size,
+        "weight_decay": weight_decay,
+        "user_learning_rate": 0.3,
+        "learning_rate_decay": 0.9,
+    }
+    expected, found = (outcome(make_task(**options), backend) for backend in ("loop", "torch"))
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_shard_is_its_users(backend, optimizer, monkeypatch):
+    """K users together give what each gives alone; small chunks, so that there are several."""
+    monkeypatch.setattr(stacked, "CHUNK_VALUES", 300)
+    options = {"optimizer": optimizer, "batch_size": 16}
+    together_task = make_task(lengths=SIZES, **options)
+    together = outcome(together_task, backend)
+    for user in range(len(SIZES)):
+        task = make_task(lengths=SIZES, **options)
+        alone = LocalTask(
+            **{
+                **vars(task),
+                "users": task.users[[user]],
+                "positives": task.positives.take([user]),
+                "negatives": task.negatives.take([user]),
+                "private": {name: values[[user]] for name, values in task.private.items()},
+            }
+        )
+        for name, values in outcome(alone, backend).items():
+            np.testing.assert_allclose(values[0], together[name][user], rtol=0, atol=1e-12, err_msg=f"{name} {user}")
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_one_step_by_hand(backend):
+    """One user, p = (1, 0), one positive item with q = (0, 1), one negative with q' = (1, 0), lr = 1, one epoch.
+
+    Logits: z = p·q = 0 and z' = p·q' = 1. The mean loss of N = 2 samples has
+        dL/dz = (σ(0) - 1)/2 = -1/4,    dL/dz' = σ(1)/2 = s/2 with s = 0.731059.
+    So Δq = -dL/dz p = (1/4, 0), Δq' = -(s/2) p = (-s/2, 0), Δp = 1/4 q - s/2 q' = (-s/2, 1/4), and
+        L = (log 2 + log(1 + e)) / 2.
+    """
+    backbone = BACKBONES["mf"](5, ModelOptions(embedding_size=2))
+    table = np.zeros((5, 2), dtype=np.float32)
+    table[3], table[1] = (0, 1), (1, 0)
+    task = LocalTask(
+        backbone=backbone,
+        options=TrainingOptions(learning_rate=1.0, local_epochs=1),
+        users=user_keys(["u"]),
+        round=1,
+        seed=0,
+        positives=Ragged.from_lengths([1], [3]),
+        negatives=Ragged.from_lengths([1], [1]),
+        shared={"item_embedding": table},
+        private={"user_embedding": np.array([[1.0, 0.0]])},
+        dtype=np.float64,
+    )
+    (changes,) = list(BACKENDS[backend](task))
+    s = 1 / (1 + math.exp(-1))
+    assert list(changes.rows.values) == [1, 3]
+    np.testing.assert_allclose(changes.by_item["item_embedding"], [[-s / 2, 0], [0.25, 0]], atol=1e-12)
+    np.testing.assert_allclose(task.private["user_embedding"], [[1 - s / 2, 0.25]], atol=1e-12)
+    np.testing.assert_allclose(changes.loss, [(math.log(2) + math.log(1 + math.e)) / 2], atol=1e-12)
+    assert np.array_equal(table[3], [0, 1]), "the array that came from the server must not change"
+
+
+def test_only_touched_items_are_in_an_update():
+    task = make_task(lengths=[5])
+    (changes,) = list(BACKENDS["torch"](task))
+    touched = set(task.positives.row(0)) | set(task.negatives.row(0))
+    assert set(changes.rows.values) == touched
+
+
+def test_batch_order_is_a_permutation_that_depends_on_the_user_alone():
+    users, lengths = user_keys(["a", "b", "c"]), np.array([5, 0, 9])
+    order = batch_order(users, lengths, seed=1, round_=3, epoch=0)
+    assert sorted(order[:5]) == list(range(5))
+    assert sorted(order[5:]) == list(range(9))
+    assert np.array_equal(order[5:], batch_order(users[2:], lengths[2:], seed=1, round_=3, epoch=0))
+    assert not np.array_equal(order[5:], batch_order(users[2:], lengths[2:], seed=1, round_=3, epoch=1))
