@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.errors import WireError
-from bouquet.randomness import Purpose, Words, generator, normals, streams, uniforms, draw
+from bouquet.randomness import Purpose, Words, draw, generator, normals, streams, uniforms
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]

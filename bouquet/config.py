@@ -51,8 +51,12 @@ class DataOptions(Options):
         description="Which interaction leave-one-out holds out: the last by time, or a random one where a set has no "
         "time (auto); 'last-row' is the papers' rule for sets without time and can leak.",
     )
-    split_seed: int = Field(0, ge=0, description="Seed of everything that belongs to the protocol and not to the run: "
-                            "random hold-outs and the candidates of sampled-99.")
+    split_seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of everything that belongs to the protocol and not to the run: "
+        "random hold-outs and the candidates of sampled-99.",
+    )
     train_negatives: Literal["honest", "paper"] = Field(
         "honest",
         description="Where training negatives are drawn from: all items but the user's training positives (honest), or "
@@ -69,7 +73,7 @@ class ModelOptions(Options):
 
     backbone: str = Field("mf", description="The scoring model.")
     embedding_size: int = Field(16, ge=1, description="Embedding size d of users and items.")
-    init_scale: float = Field(0.1, gt=0, description="Standard deviation of the initial embeddings.")
+    init_scale: float = Field(0.01, gt=0, description="Standard deviation of the initial embeddings.")
 
 
 class TrainingOptions(Options):
@@ -115,7 +119,7 @@ class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions):
     """Every setting that is not one method's own."""
 
 
-O = TypeVar("O", bound=Options)
+OptionsT = TypeVar("OptionsT", bound=Options)
 T = TypeVar("T")
 
 
@@ -136,7 +140,7 @@ def check(raw: Mapping[str, Any], parts: Iterable[type[Options]]) -> list[Option
     return [own(raw, part) for part in parts]
 
 
-def own(raw: Mapping[str, Any], part: type[O]) -> O:
+def own(raw: Mapping[str, Any], part: type[OptionsT]) -> OptionsT:
     """The settings of one class, out of a configuration that may hold those of others.
 
     Raises:

@@ -93,7 +93,8 @@ def read_array(content: RecordDict, record: str, name: str, dtype: Any, shape: t
     values = read_raw(content, record, name)
     if values.dtype != dtype or values.shape != shape:
         raise WireError(
-            f"array '{name}' should be {np.dtype(dtype).name} {list(shape)}, not {values.dtype.name} {list(values.shape)}"
+            f"array '{name}' should be {np.dtype(dtype).name} {list(shape)}, "
+            f"not {values.dtype.name} {list(values.shape)}"
         )
     return values
 

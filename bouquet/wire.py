@@ -63,7 +63,7 @@ class RosterRequest:
     def decode(cls, content: RecordDict) -> RosterRequest:
         config = read_config(content)
         if config.get("protocol") != PROTOCOL:
-            raise WireError(f"the server speaks protocol {config.get('protocol')}, this node speaks {PROTOCOL}")
+            raise WireError(f"the server speaks protocol {config.get('protocol')!r}, this node speaks {PROTOCOL}")
         return cls(series=read_scalar(config, "series", str))
 
 
@@ -105,7 +105,7 @@ class RosterReply:
     def decode(cls, content: RecordDict) -> RosterReply:
         config, users = read_config(content), read_users(content)
         if read_scalar(config, "protocol", int) != PROTOCOL:
-            raise WireError(f"the node speaks protocol {config['protocol']}, this server speaks {PROTOCOL}")
+            raise WireError(f"the node speaks protocol {config['protocol']!r}, this server speaks {PROTOCOL}")
         sizes = read_array(content, "users", "size", np.int64, users.shape)
         if (sizes < 0).any():
             raise WireError("a user has a negative number of interactions")
@@ -148,7 +148,7 @@ class TrainRequest:
     weighting: Weighting = "size"
 
     def encode(self) -> RecordDict:
-        config = {
+        config: dict[str, Any] = {
             "series": self.series,
             "round": self.round,
             "checkpoint_round": self.checkpoint_round,
@@ -160,7 +160,7 @@ class TrainRequest:
                 "shared": pack(self.shared),
                 "personal": pack(self.personal),
                 "users": pack({"user": self.users, "trained": self.trained}),
-                "config": ConfigRecord(config),  # type: ignore[arg-type]
+                "config": ConfigRecord(config),
             }
         )
 
@@ -178,8 +178,8 @@ class TrainRequest:
             trained=read_array(content, "users", "trained", np.bool_, users.shape),
             shared=read_shared(content, specs),
             personal=read_personal(content, len(users)),
-            update=update,  # type: ignore[arg-type]
-            weighting=weighting,  # type: ignore[arg-type]
+            update=update,
+            weighting=weighting,
         )
 
 
@@ -213,7 +213,7 @@ class TrainReply:
             parts = {"indptr": getattr(packed, "indptr", None), "rows": packed.rows, "values": packed.values}
             update |= {f"{name}/{part}": value for part, value in parts.items() if value is not None}
         users = {"user": self.users, "loss": self.loss, "upload_bytes": self.upload_bytes}
-        config = {"factor": self.factor, "weight": self.weight, "seconds": self.seconds}
+        config: dict[str, Any] = {"factor": self.factor, "weight": self.weight, "seconds": self.seconds}
         return RecordDict({"update": pack(update), "users": pack(users), "config": ConfigRecord(config)})
 
     @classmethod

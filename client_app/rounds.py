@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays
 from bouquet.errors import WireError
 from bouquet.evaluation import evaluate_users
+from bouquet.ragged import Ragged
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
 from client_app.host import Host
 from client_app.state import Values
@@ -67,7 +68,7 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
             positives=histories.train.take(positions),
             negatives=_negatives(host, positions, request.round),
             shared=request.shared,
-            private=private,  # type: ignore[arg-type]
+            private=private,
         )
         for changes in backend(task):
             collector.add(changes, offset=block.start)
@@ -112,7 +113,7 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
     return EvaluateReply(users=request.users, metrics=values, seconds=time.perf_counter() - start)
 
 
-def _negatives(host: Host, positions: NDArray[np.int64], round_: int):  # type: ignore[no-untyped-def]
+def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
     histories, options = host.histories, host.config
     positives = histories.train.take(positions)
     forbidden = positives if options.train_negatives == "honest" else histories.whole.take(positions)
@@ -140,4 +141,6 @@ def _refuse_divergence(users: NDArray[np.uint64], private: Values) -> None:
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             user = int(users[np.flatnonzero(~finite)[0]])
-            raise WireError(f"training of user {user:016x} diverged: '{name}' is not finite; try a smaller learning-rate")
+            raise WireError(
+                f"training of user {user:016x} diverged: '{name}' is not finite; try a smaller learning-rate"
+            )

@@ -90,7 +90,7 @@ class PrivateState:
                 stored = self._open(name)
                 for k in np.flatnonzero(known):
                     row = stored[slots[k], positions[k]]
-                    if zlib.crc32(np.ascontiguousarray(row)) != self._checksums[index, slots[k], positions[k]]:
+                    if zlib.crc32(row.tobytes()) != self._checksums[index, slots[k], positions[k]]:
                         raise StateError(f"{self._path(name)} is damaged: a checksum does not fit.")
                     values[name][k] = row
         return values
@@ -117,7 +117,7 @@ class PrivateState:
         for index, name in enumerate(self.specs):
             rows = np.ascontiguousarray(values[name], dtype=np.float32)
             stored = self._open(name)
-            offset, size = int(stored.offset), rows[0].nbytes  # type: ignore[attr-defined]
+            offset, size = int(stored.offset), rows[0].nbytes
             with self._path(name).open("r+b", buffering=0) as file:
                 for k, row in enumerate(rows):
                     # Plain writes, not a writable map: a full disk is then an error and not a killed process.
@@ -131,7 +131,7 @@ class PrivateState:
 
     def commit(self) -> None:
         """Make everything that was written since the last commit count, all at once."""
-        arrays = {"users": self.users, "rounds": self._rounds, "checksums": self._checksums}
+        arrays: dict[str, NDArray[Any]] = {"users": self.users, "rounds": self._rounds, "checksums": self._checksums}
         metadata = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self.specs)}
         write_atomically(self._index, save(arrays, metadata), durable=self._durable)
 

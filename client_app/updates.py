@@ -93,7 +93,9 @@ class RowsCollector:
         rows = np.zeros(int(lengths.sum()), dtype=np.int32)
         packed = {}
         for name, spec in self.specs.items():
-            values = np.zeros(((len(rows),) if spec.by_item else (self.count,)) + spec.shape[spec.by_item :], np.float32)
+            values = np.zeros(
+                ((len(rows),) if spec.by_item else (self.count,)) + spec.shape[spec.by_item :], np.float32
+            )
             for members, changes in self.parts:
                 if spec.by_item:
                     own = changes.rows.lengths
@@ -122,7 +124,7 @@ def add_rows(table: NDArray[np.float64], rows: NDArray[np.integer], values: NDAr
 def _bytes_alone(changes: Changes, specs: Specs) -> NDArray[np.int64]:
     """[c] bytes of each user's update if it travelled alone: item numbers and values, float32."""
     total = np.zeros(len(changes.users), dtype=np.int64)
-    for name, spec in specs.items():
+    for spec in specs.values():
         if spec.by_item:
             total += changes.rows.lengths * (4 + 4 * (spec.size // spec.shape[0]))
         else:

@@ -30,14 +30,16 @@ def locate(dataset: Dataset, data_dir: str = "") -> Path:
     base = Path(data_dir).expanduser() if data_dir else Path(pooch.os_cache("bouquet"))
     if data_dir and not base.is_dir():
         raise DataError(f"data-dir {data_dir} is not a folder.")
-    folders = [base / name for name in (dataset.name, *dataset.aliases)]
+    names = (dataset.name, *dataset.aliases)
+    folders = [base / name for name in names]
     if data_dir and not _is_of_another_set(base, dataset):
         folders.insert(0, base)
     for folder in folders:
         if _complete(folder, dataset):
             return folder
-    # A folder that is there but lacks a file is where the missing file belongs.
-    target = next((folder for folder in folders[::-1] if folder.is_dir() and folder != base), base / dataset.name)
+    # A folder of the set that is there but lacks a file is where the missing file belongs.
+    present = [folder for folder in folders if folder.is_dir() and folder.name in names]
+    target = present[0] if present else base / dataset.name
     if dataset.download is None:
         raise _missing(dataset, target, "cannot be downloaded automatically")
     _download(dataset, dataset.download, target)
@@ -87,7 +89,11 @@ def _retrieve(dataset: Dataset, download: Download, temporary: Path, target: Pat
         )
     except OSError as error:
         answer = getattr(error, "response", None)
-        reason = "no network" if answer is None else f"the server answered {answer.status_code}"
+        if answer is not None:
+            reason = f"the server answered {answer.status_code}"
+        else:
+            broke_off = type(error).__name__ in ("ChunkedEncodingError", "ReadTimeout")
+            reason = "the connection broke off" if broke_off else "no network"
         raise _missing(dataset, target, f"the download failed ({reason})") from None
 
 

@@ -38,7 +38,7 @@ def run(grid: Grid, settings: Mapping[str, Scalar]) -> None:
         print(f"Results go to {directory.path}")
     start = time.perf_counter()
     try:
-        strategy = method(config, own(settings, method.Options), directory)
+        strategy = method(config, own(settings, method.options_class), directory)
         strategy.start(grid)
         directory.write_users(strategy.roster.users, strategy.best.values)
         directory.write_summary(summary(strategy, time.perf_counter() - start))

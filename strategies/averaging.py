@@ -20,8 +20,8 @@ from pydantic import Field
 
 from bouquet.arrays import Arrays
 from bouquet.config import Options
-from bouquet.wire import TrainReply
-from strategies.base import BaseStrategy
+from bouquet.wire import TrainReply, Weighting
+from strategies.base import BaseStrategy, Extra
 
 
 class AveragingOptions(Options):
@@ -37,9 +37,8 @@ _BETA_1, _BETA_2, _EPSILON = 0.9, 0.99, 1e-8
 class FedAvg(BaseStrategy):
     """The mean of the users' changes, weighed by their number of training interactions."""
 
-    Options = AveragingOptions
+    options_class = AveragingOptions
     options: AveragingOptions
-    weighting = "size"
 
     def aggregate(
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
@@ -65,22 +64,22 @@ class FedAvg(BaseStrategy):
     def _moments(self) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
         return self.__dict__.setdefault("_adam_moments", {})
 
-    def extra_arrays(self) -> Arrays:
-        moments = {}
+    def extra_arrays(self) -> Extra:
+        moments: dict[str, NDArray[np.float64]] = {}
         for name, (first, second) in self._moments.items():
             moments |= {f"first/{name}": first, f"second/{name}": second}
-        return moments  # type: ignore[return-value]
+        return moments
 
-    def restore_extra(self, arrays: Arrays) -> None:
+    def restore_extra(self, arrays: Extra) -> None:
         names = [name.removeprefix("first/") for name in arrays if name.startswith("first/")]
         for name in names:
-            self._moments[name] = (arrays[f"first/{name}"], arrays[f"second/{name}"])  # type: ignore[assignment]
+            self._moments[name] = (arrays[f"first/{name}"], arrays[f"second/{name}"])
 
 
 class FCF(FedAvg):
     """The plain mean of the users' changes: FedMF on matrix factorisation, FedNCF on neural collaborative filtering."""
 
-    weighting = "uniform"
+    weighting: Weighting = "uniform"
 
 
 def mean_change(shared: Arrays, replies: list[TrainReply]) -> dict[str, NDArray[np.float64]]:

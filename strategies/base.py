@@ -10,9 +10,10 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
@@ -40,19 +41,23 @@ from strategies.roster import Roster, await_roster
 from strategies.selection import BestRound
 
 
+Extra = dict[str, NDArray[Any]]
+"""What a method keeps beside shared arrays, by name."""
+
+
 class BaseStrategy(Strategy):
     """A federated method over users.
 
     Args:
         config: settings that every run has.
-        options: the method's own settings, an instance of its `Options` class.
+        options: the method's own settings, an instance of its `options_class`.
         directory: where results and checkpoints go.
 
     A method overrides `traveling`, `select_users`, `personal`, `aggregate` and, where it keeps more than shared
     arrays, `extra_arrays` and `restore_extra`.
     """
 
-    Options: type[Options] = Options
+    options_class: type[Options] = Options
     update: Update = "sum"
     weighting: Weighting = "size"
 
@@ -64,7 +69,7 @@ class BaseStrategy(Strategy):
         self.checkpoint_round = 0
         self.best = BestRound()
         self._sent: list[Sent] = []
-        self._record: dict[str, object] = {}
+        self._record: dict[str, Any] = {}
 
     # -- what a method decides -----------------------------------------------------------------------------------
 
@@ -97,11 +102,11 @@ class BaseStrategy(Strategy):
             users: for each reply its users' positions in the roster.
         """
 
-    def extra_arrays(self) -> Arrays:
+    def extra_arrays(self) -> Extra:
         """What else must be in a checkpoint."""
         return {}
 
-    def restore_extra(self, arrays: Arrays) -> None:
+    def restore_extra(self, arrays: Extra) -> None:
         """Take back what `extra_arrays` gave."""
 
     # -- Flower's interface --------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ class BaseStrategy(Strategy):
         self.trained[users] = True
         loss = np.concatenate([reply.loss for reply in received.replies]).astype(float)
         upload = np.concatenate([reply.upload_bytes for reply in received.replies])
-        metrics = {
+        metrics: dict[str, Any] = {
             "loss": float(np.nanmean(loss)) if np.isfinite(loss).any() else float("nan"),
             "users": len(users),
             "up_per_user": float(upload.mean()),
@@ -194,10 +199,15 @@ class BaseStrategy(Strategy):
         self.best.offer(server_round, means, values)
         self._record |= means
         self._record["evaluation_failures"] = [vars(failure) for failure in received.failures]
-        flat = {f"{part}/{kind}/{name}": v for part, sets in means.items() for kind, m in sets.items() for name, v in m.items()}
+        flat: dict[str, Any] = {
+            f"{part}/{kind}/{name}": v
+            for part, sets in means.items()
+            for kind, m in sets.items()
+            for name, v in m.items()
+        }
         return MetricRecord(flat)
 
-    def start(  # type: ignore[override]
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
@@ -258,11 +268,11 @@ class BaseStrategy(Strategy):
 
     # -- inner works ---------------------------------------------------------------------------------------------
 
-    def _note(self, received: Received, metrics: dict[str, float]) -> None:
+    def _note(self, received: Received, metrics: dict[str, Any]) -> None:
         sizes = self._record["bytes"]
-        sizes["up_per_user"] = metrics["up_per_user"]  # type: ignore[index]
-        sizes["wire_down"] = sum(message_bytes(item.message.content) for item in self._sent)  # type: ignore[index]
-        sizes["wire_up"] = received.bytes  # type: ignore[index]
+        sizes["up_per_user"] = metrics["up_per_user"]
+        sizes["wire_down"] = sum(message_bytes(item.message.content) for item in self._sent)
+        sizes["wire_up"] = received.bytes
         self._record["users"] = metrics["users"]
         self._record["loss"] = metrics["loss"]
         self._record["failures"] = [vars(failure) for failure in received.failures]
@@ -302,5 +312,5 @@ def to_arrays(record: ArrayRecord) -> Arrays:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def _message(content, node: int, kind: str, server_round: int) -> Message:  # type: ignore[no-untyped-def]
+def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:
     return Message(content, dst_node_id=node, message_type=kind, group_id=str(server_round))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class Checkpoint:
     series: str
     round: int
     shared: Arrays
-    extra: Arrays
+    extra: dict[str, NDArray[Any]]
     users: Words
     trained: NDArray[np.bool_]
     best: BestRound
@@ -56,9 +57,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         OSError: the disk is full; earlier checkpoints stay.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {f"shared/{name}": values for name, values in checkpoint.shared.items()}
-    arrays |= {f"extra/{name}": values for name, values in checkpoint.extra.items()}  # type: ignore[misc]
-    arrays |= {"users": checkpoint.users, "trained": checkpoint.trained, "best": checkpoint.best.values}  # type: ignore[dict-item]
+    arrays: dict[str, NDArray[Any]] = {f"shared/{name}": values for name, values in checkpoint.shared.items()}
+    arrays |= {f"extra/{name}": values for name, values in checkpoint.extra.items()}
+    arrays |= {"users": checkpoint.users, "trained": checkpoint.trained, "best": checkpoint.best.values}
     metadata = {
         "format": _FORMAT,
         "series": checkpoint.series,

@@ -22,7 +22,9 @@ def real_data():
     def folder(name: str) -> Path:
         path = data_directory() / name
         if not path.is_dir():
-            pytest.skip(f"the real data set {name} is not in {data_directory()} (name the folder with BOUQUET_TEST_DATA)")
+            pytest.skip(
+                f"the real data set {name} is not in {data_directory()} (name the folder with BOUQUET_TEST_DATA)"
+            )
         return path
 
     return folder

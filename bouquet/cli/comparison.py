@@ -71,7 +71,13 @@ def _local_row(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     from server_app.app import app as server_app
 
     with tempfile.TemporaryDirectory(prefix="bouquet-local-") as folder:
-        changed = {"strategy": "local", "resume": "", "out": folder, "state-dir": folder, "checkpoint-every": 0}
+        changed: dict[str, Scalar] = {
+            "strategy": "local",
+            "resume": "",
+            "out": folder,
+            "state-dir": folder,
+            "checkpoint-every": 0,
+        }
         directory = RunDirectory(folder)
         directory.create({**settings, **changed}, {"engine": "local", "nodes": 1})
         LocalRun(server_app, client_app, 1, {**settings, **changed})()

@@ -80,9 +80,7 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
     return directory
 
 
-def _follow(
-    settings: dict[str, Scalar], nodes: int, engine: str, directory: RunDirectory, screen: Screen
-) -> None:
+def _follow(settings: dict[str, Scalar], nodes: int, engine: str, directory: RunDirectory, screen: Screen) -> None:
     def progress() -> bool:
         screen.progress(directory)
         return directory.read_summary()["status"] != "running"

@@ -102,7 +102,9 @@ class Screen:
     def _round(self, line: dict[str, Any]) -> str:
         number, done = line["round"], round(BAR * line["round"] / self.rounds)
         width = len(str(self.rounds))
-        quality = f"  validation NDCG@10 {_short(line['validation']['full']['NDCG@10'])}" if "validation" in line else ""
+        quality = (
+            f"  validation NDCG@10 {_short(line['validation']['full']['NDCG@10'])}" if "validation" in line else ""
+        )
         size = line["bytes"]
         failed = f"  {len(line['failures'])} nodes failed" if line["failures"] else ""
         return (

@@ -19,7 +19,7 @@ _PAIR = re.compile(r"""\s*(?P<key>[A-Za-z0-9_-]+)\s*=\s*(?P<value>"[^"]*"|'[^']*
 
 def option_classes() -> list[type[Options]]:
     """Every class of settings: those of all runs, and those of each method."""
-    methods = {method.Options for method in STRATEGIES.values()} - {Options}
+    methods = {method.options_class for method in STRATEGIES.values()} - {Options}
     return [RunConfig, *sorted(methods, key=lambda options: options.__name__)]
 
 
@@ -57,10 +57,10 @@ def validate(given: Mapping[str, Scalar]) -> None:
         raise ConfigError("data-file is only read with dataset = 'file'; leave one of the two out.")
     if config.resume and config.out:
         raise ConfigError("A resumed run goes on in its own folder; leave out 'out' or 'resume'.")
-    own_keys = {key for key in strategy.Options().to_flat()}
+    own_keys = set(strategy.options_class().to_flat())
     for key in given:
         if key not in own_keys and key not in RunConfig().to_flat():
-            owners = ", ".join(sorted(n for n, m in STRATEGIES.items() if key in m.Options().to_flat()))
+            owners = ", ".join(sorted(n for n, m in STRATEGIES.items() if key in m.options_class().to_flat()))
             raise ConfigError(f"'{key}' is a setting of {owners}, and this run uses {config.strategy}.")
 
 

@@ -44,7 +44,7 @@ class LocalGrid(Grid):
         self.stopped = threading.Event()
         self._replies: dict[str, Message] = {}
 
-    def set_run(self, run: object) -> None:  # type: ignore[override]
+    def set_run(self, run: object) -> None:
         """Nothing to set: there is one run."""
 
     @property
@@ -52,7 +52,7 @@ class LocalGrid(Grid):
         """There is no run record."""
         return
 
-    def create_message(  # noqa: D102
+    def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)

@@ -6,6 +6,7 @@ all of them inherit the environment, and a value in it that only this run has fi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -49,7 +50,5 @@ def _is_dead(entry: Path) -> bool:
 
 
 def _send(process: int, sign: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(process, sign)
-    except (ProcessLookupError, PermissionError):
-        pass

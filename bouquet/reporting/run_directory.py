@@ -1,11 +1,11 @@
 """The folder of a run: configuration, one line per round as it happens, and a summary that is true.
 
-    config.toml      everything needed to repeat the run, versions included
-    metrics.jsonl    one line per round
-    summary.json     status running | completed | failed | stopped; figures only when completed
-    users.safetensors  per-user metrics of the reported round, for paired tests
-    checkpoints/     what the server needs to resume
-    nodes/           private state of simulated nodes
+config.toml      everything needed to repeat the run, versions included
+metrics.jsonl    one line per round
+summary.json     status running | completed | failed | stopped; figures only when completed
+users.safetensors  per-user metrics of the reported round, for paired tests
+checkpoints/     what the server needs to resume
+nodes/           private state of simulated nodes
 """
 
 from __future__ import annotations

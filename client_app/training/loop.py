@@ -70,9 +70,7 @@ def _samples(task: LocalTask, user: int, rows: np.ndarray) -> tuple[torch.Tensor
     return torch.from_numpy(index), torch.from_numpy(labels)
 
 
-def _loss(
-    task: LocalTask, weights: dict[str, torch.Tensor], index: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
+def _loss(task: LocalTask, weights: dict[str, torch.Tensor], index: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     private = {name: weights[name][None] for name in task.backbone.private}
     shared = {name: weights[name][index][None] for name in task.item_specs}
     shared |= {name: weights[name][None] for name in task.dense_specs}

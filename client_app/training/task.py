@@ -11,7 +11,7 @@ with weight decay every row changes and the whole table is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,7 +48,7 @@ class LocalTask:
     positives: Ragged
     negatives: Ragged
     shared: Arrays
-    private: dict[str, NDArray[np.floating]]
+    private: Mapping[str, NDArray[np.floating]]
     dtype: type[np.floating] = np.float32
 
     @property

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
+
 from bouquet.errors import DataError
 from data_partition.readers.files import find, opened, require
 from data_partition.readers.raw import RawData
-from data_partition.readers.text import BLANKS, concatenate, layout, read_table
+from data_partition.readers.text import BLANKS, layout, read_table
 
 
 def read_sequences(folder: Path) -> RawData:
@@ -25,7 +27,7 @@ def read_five_core(folder: Path) -> RawData:
     """
     rows = layout("\t", user="whole", item="whole", time="number")
     parts = [read_table(require(folder, name), rows) for name in ("train.txt", "valid.txt", "test.txt")]
-    return RawData(concatenate(parts), titles=_asins(find(folder, "imap.json")))
+    return RawData(pd.concat(parts, ignore_index=True), titles=_asins(find(folder, "imap.json")))
 
 
 def read_ratings_csv(folder: Path) -> RawData:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bouquet.errors import DataError
+from bouquet.errors import ConfigError, DataError
 from data_partition.readers.files import opened, plain_name
 from data_partition.readers.raw import RawData
 from data_partition.readers.text import Kind, first_lines, layout_of_header, read_table
@@ -24,7 +24,11 @@ def read_file(path: Path, *, user: str = "user", item: str = "item", time: str =
         time: column of the times, as numbers or as ISO 8601 dates; "" where there is none.
     Raises:
         DataError: no such file, an unknown ending, a missing column, a broken line.
+        ConfigError: two of the columns are the same.
     """
+    columns = [column for column in (user, item, time) if column]
+    if len(set(columns)) < len(columns):
+        raise ConfigError(f"user-column, item-column and time-column must differ, not {', '.join(columns)}.")
     if not path.is_file():
         raise DataError(f"data-file {path} is not a file.")
     ending = Path(plain_name(path)).suffix.lower()
@@ -61,12 +65,13 @@ def _parquet(path: Path, user: str, item: str, time: str) -> pd.DataFrame:
     for column in wanted.values():
         if column not in table:
             raise DataError(f"{path.name}: there is no column '{column}', only {', '.join(map(str, table))[:200]}.")
+    for column in wanted.values():
         missing = table[column].isna().to_numpy()
         if missing.any():
             raise DataError(f"{path.name}, row {int(missing.argmax()) + 1}: no value in column '{column}'.")
     result = pd.DataFrame({name: table[column] for name, column in wanted.items()})
     if time:
-        result["time"] = _as_times(path, result["time"])
+        result["time"] = _as_times(path, table[time])
     return result
 
 
@@ -80,4 +85,5 @@ def _as_times(path: Path, times: pd.Series) -> pd.Series:
             return times
         return pd.to_datetime(times, format="ISO8601", utc=True).dt.tz_localize(None)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{path.name}: column '{times.name}' holds no times ({error}).") from None
+        reason = str(error).splitlines()[0].rstrip(".:")
+        raise DataError(f"{path.name}: column '{times.name}' holds no times ({reason}).") from None

@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -175,7 +175,9 @@ def _is_suspicious(table: pd.DataFrame, layout: Layout) -> bool:
         values = table[column.name]
         if column.kind == "number" and not np.isfinite(values.to_numpy()).all():
             return True
-        if column.kind == "id" and (values == "").any():
+        if column.kind == "date" and values.isna().any():
+            return True
+        if column.kind == "id" and (values.str.strip() == "").any():
             return True
     # A last field that is read was checked by its type; one that is not read tells a short line only by being empty.
     last = f"_{width - 1}"
@@ -191,7 +193,9 @@ def _refuse_broken_line(path: Path, layout: Layout) -> None:
             next(lines, None)
         for number, fields in lines:
             rows += 1
-            if len(fields) < width or (len(fields) > width and not layout.more):
+            # An empty field too many is a separator at the end of the line: harmless, and not suspicious above.
+            too_many = len(fields) > width + (fields[-1] == "") and not layout.more
+            if len(fields) < width or too_many:
                 got = (" " if layout.separator == BLANKS else layout.separator).join(fields)
                 raise DataError(f"{path.name}, line {number}: expected {layout.expected}, got '{_shorten(got)}'")
             for column in layout.columns:
@@ -249,8 +253,3 @@ def _problem(field: str, kind: Kind) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Tables of equal columns, one below the other."""
-    return pd.concat(list(tables), ignore_index=True)

@@ -29,7 +29,11 @@ def test_a_user_has_the_same_key_on_every_machine():
     assert user_key("196") == int.from_bytes(__import__("hashlib").blake2b(b"196", digest_size=8).digest(), "little")
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20, unique=True), st.integers(0, 2**63), st.integers(0, 500))
+@given(
+    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20, unique=True),
+    st.integers(0, 2**63),
+    st.integers(0, 500),
+)
 def test_streams_do_not_depend_on_who_else_is_there(users, seed, round_):
     keys = np.array(users, dtype=np.uint64)
     together = streams(seed, keys, round_, Purpose.NOISE)

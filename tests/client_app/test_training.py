@@ -113,7 +113,7 @@ def test_one_step_by_hand(backend):
     table[3], table[1] = (0, 1), (1, 0)
     task = LocalTask(
         backbone=backbone,
-        options=TrainingOptions(learning_rate=1.0, local_epochs=1),
+        options=TrainingOptions(learning_rate=1.0, user_learning_rate=0.0, local_epochs=1),
         users=user_keys(["u"]),
         round=1,
         seed=0,

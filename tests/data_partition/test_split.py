@@ -90,7 +90,7 @@ def test_random_hold_out_is_fair():
 
 
 def test_ratio_by_hand():
-    """10 items: 2 for test, round(.1 * 8) = 1 for validation. 3 items: round(.6) = 1 and round(.2) = 0. 1 item: none."""
+    """10 items: .2 * 10 = 2 and .1 * 8 -> 1. 3 items: .6 -> 1 and .1 * 2 -> 0. 1 item: none."""
     made = timed({1: list(range(10)), 2: [0, 1, 2], 3: [4]})
     split = make_split(made, "ratio", seed=5)
     assert split.test.lengths.tolist() == [2, 1, 0]

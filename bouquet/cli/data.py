@@ -1,0 +1,125 @@
+"""`bouquet data`: which data sets there are, what is in them, and how to get them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pooch
+
+from bouquet.cli.compare import table_of, wide_console
+from bouquet.config import lookup
+from data_partition import DATASETS, Dataset, Interactions, load, stats
+from data_partition.catalogue import Counts
+from data_partition.fetch import locate
+from data_partition.readers.files import find
+
+Measured = dict[str, int | float | str | bool]
+
+
+def list_command(data_dir: str) -> None:
+    """Print all data sets that are known by name."""
+    table = table_of("name", "title", "time", "here", "terms", "users", "items", "interactions", left=5)
+    for dataset in DATASETS.values():
+        counts = dataset.published[0] if dataset.published else None
+        table.add_row(
+            dataset.name,
+            dataset.title,
+            "yes" if dataset.has_time else "no",
+            _here(dataset, data_dir),
+            dataset.terms,
+            *([f"{n:,}" for n in (counts.users, counts.items, counts.interactions)] if counts else ["–"] * 3),
+        )
+    console = wide_console()
+    console.print(table, markup=False)
+    console.print(
+        f"\nLooked in {data_dir or pooch.os_cache('bouquet')}. Counts are those printed in papers; "
+        "bouquet data stats NAME counts the files.",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def stats_command(name: str, data_dir: str, min_interactions: int) -> None:
+    """Count a data set, and say whether papers counted the same.
+
+    Raises:
+        ConfigError: there is no such data set.
+        DataError: its files are missing or broken.
+    """
+    dataset = lookup(DATASETS, "dataset", name)
+    begin = time.perf_counter()
+    interactions = load(name, data_dir, min_interactions=min_interactions)
+    seconds = time.perf_counter() - begin
+    measured = stats(interactions)
+    table = table_of("", "", left=1)
+    table.show_header = False
+    for words, value in _lines(measured, interactions, min_interactions):
+        table.add_row(words, value)
+    table.add_row("read in", f"{seconds:.2f} s")
+    console = wide_console()
+    console.print(f"{dataset.title} ({dataset.name}); terms: {dataset.terms}\n", markup=False)
+    console.print(table, markup=False)
+    for counts in dataset.published:
+        console.print(f"\nPublished by {counts.source}: {_published(counts, measured, min_interactions)}", markup=False)
+    if dataset.note:
+        console.print(f"\n{dataset.note}", markup=False)
+
+
+def fetch_command(name: str, data_dir: str) -> None:
+    """Have a data set's files where runs look for them.
+
+    Raises:
+        ConfigError: there is no such data set.
+        DataError: the files cannot be had; the sentence says what to put where.
+    """
+    dataset = lookup(DATASETS, "dataset", name)
+    console = wide_console()
+    if dataset.read is None:
+        console.print(f"{dataset.title} is built in; there is nothing to fetch.", markup=False)
+        return
+    folder = locate(dataset, data_dir)
+    console.print(f"{dataset.title} is in {folder}. Terms: {dataset.terms}.", markup=False, soft_wrap=True)
+
+
+def _here(dataset: Dataset, data_dir: str) -> str:
+    if dataset.read is None:
+        return "built in"
+    base = Path(data_dir).expanduser() if data_dir else Path(pooch.os_cache("bouquet"))
+    names = (dataset.name, *dataset.aliases)
+    folders = [base / name for name in names] + ([base] if base.name in names else [])
+    complete = any(all(find(folder, file) is not None for file in dataset.files) for folder in folders)
+    if complete:
+        return "yes"
+    return "no, bouquet fetches it" if dataset.download else "no"
+
+
+def _lines(measured: Measured, interactions: Interactions, min_interactions: int) -> list[tuple[str, str]]:
+    lines = [
+        ("users", f"{measured['users']:,}"),
+        ("items", f"{measured['items']:,}"),
+        ("interactions", f"{measured['interactions']:,}"),
+        ("per user, average", f"{measured['average']:.1f}"),
+        ("per user, least / median / most", f"{measured['min']} / {measured['median']:g} / {measured['max']}"),
+        ("density", f"{100 * float(measured['density']):.3f} %"),
+        ("order in time", "yes" if interactions.has_time else "no"),
+        ("rows in the files", f"{measured['rows']:,}"),
+        ("repeated rows, left out", f"{measured['duplicates']:,}"),
+    ]
+    if min_interactions:
+        lines.append((f"users below {min_interactions} items, left out", f"{measured['dropped_users']:,}"))
+    return lines
+
+
+def _published(counts: Counts, measured: Measured, min_interactions: int) -> str:
+    printed = {"users": counts.users, "items": counts.items, "interactions": counts.interactions}
+    text = ", ".join(f"{value:,} {word}" for word, value in printed.items())
+    if counts.min_interactions:
+        text += f", users below {counts.min_interactions} left out"
+    different = [word for word, value in printed.items() if measured[word] != value]
+    if not different:
+        return f"{text}. Agrees."
+    hint = ""
+    if counts.min_interactions != min_interactions:
+        hint = f" Count under the same rule with --min-interactions {counts.min_interactions}."
+    return f"{text}. Differs in {', '.join(different)}.{hint}"
