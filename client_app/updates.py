@@ -126,7 +126,9 @@ def _bytes_alone(changes: Changes, specs: Specs) -> NDArray[np.int64]:
     total = np.zeros(len(changes.users), dtype=np.int64)
     for spec in specs.values():
         if spec.by_item:
-            total += changes.rows.lengths * (4 + 4 * (spec.size // spec.shape[0]))
+            row_bytes = 4 * (spec.size // spec.shape[0])
+            whole = changes.rows.lengths == spec.shape[0]  # then the item numbers stay at home
+            total += changes.rows.lengths * np.where(whole, row_bytes, 4 + row_bytes)
         else:
             total += 4 * spec.size
     return total

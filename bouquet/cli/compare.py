@@ -171,7 +171,7 @@ def figure(value: float | None) -> str:
     if value is None or np.isnan(value):
         return "–"
     text = f"{abs(value):.3f}".removeprefix("0")
-    return f"−{text}" if value < 0 else text
+    return f"−{text}" if value < 0 and text != ".000" else text
 
 
 def probability(value: float) -> str:

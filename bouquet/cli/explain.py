@@ -22,7 +22,7 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "personalization": PERSONALIZATIONS,
     "backbone": BACKBONES,
 }
-TYPES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+TYPES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
@@ -99,7 +99,7 @@ def allowed(setting: Setting) -> str:
     choices = get_args(setting.field.annotation)
     if choices:
         return ", ".join(map(str, choices))
-    words = [TYPES[setting.field.annotation or str]]
+    words = [TYPES[setting.field.annotation]]
     for bound in setting.field.metadata:
         words += [f"{text} {getattr(bound, name)}" for name, text in BOUNDS.items() if hasattr(bound, name)]
     return ", ".join(words)
@@ -117,7 +117,7 @@ def _owners(options: type[Options]) -> tuple[str, ...]:
         f"{kind} {name}"
         for kind, table in METHODS.items()
         for name, method in sorted(table.items())
-        if getattr(method, "Options", None) is options
+        if getattr(method, "options_class", None) is options
     )
 
 

@@ -19,6 +19,12 @@ app = typer.Typer(
 )
 
 
+data = typer.Typer(help="The data sets: what there is, what is in it, how to get it.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+DataDir = Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets; else the cache.")]
+
+
 @app.callback()
 def _commands() -> None:
     """Keeps `bouquet run` a command of its own, however many commands there are."""
@@ -39,6 +45,79 @@ def run(
     from bouquet.cli.run import run_command
 
     run_command(config, override or [], nodes, engine, out, compare_with.split())
+
+
+@app.command()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Folders of finished runs.")],
+    metric: Annotated[str, typer.Option("--metric", help="What is tested user by user.")] = "NDCG@10",
+    candidates: Annotated[str, typer.Option("--candidates", help="full or sampled-99.")] = "full",
+) -> None:
+    """Finished runs side by side, each tested against the first."""
+    from bouquet.cli.compare import compare_command
+
+    compare_command(directories, metric, candidates)
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")]) -> None:
+    """The table of a finished run again."""
+    from bouquet.cli.compare import report_command
+
+    report_command(directory)
+
+
+@app.command()
+def explain(key: Annotated[str, typer.Argument(metavar="[KEY]", help="A setting; left out: all.")] = "") -> None:
+    """What a setting means, its default and what it can be."""
+    from bouquet.cli.explain import explain_command
+
+    explain_command(key)
+
+
+@app.command()
+def table(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of a table, as in configs/tables.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the table; one that was stopped goes on.")],
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of all cells: 'key=value'.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are laid over.")] = 4,
+    engine: Annotated[str, typer.Option("--engine", help="flower (its simulation) or local (one process).")] = "flower",
+    only: Annotated[list[str] | None, typer.Option("--only", help="Run this row only; can be repeated.")] = None,
+) -> None:
+    """Every run of a results table, and the table."""
+    from bouquet.cli.table import table_command
+
+    table_command(file, out, override or [], nodes, engine, only or [])
+
+
+@data.command("list")
+def list_data(data_dir: DataDir = "") -> None:
+    """All data sets that are known by name."""
+    from bouquet.cli.data import list_command
+
+    list_command(data_dir)
+
+
+@data.command()
+def stats(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    data_dir: DataDir = "",
+    min_interactions: Annotated[
+        int, typer.Option("--min-interactions", min=0, help="Drop users with fewer items.")
+    ] = 0,
+) -> None:
+    """Count a data set, beside what papers print."""
+    from bouquet.cli.data import stats_command
+
+    stats_command(name, data_dir, min_interactions)
+
+
+@data.command()
+def fetch(name: Annotated[str, typer.Argument(metavar="NAME")], data_dir: DataDir = "") -> None:
+    """Download a data set, or say which file to put where."""
+    from bouquet.cli.data import fetch_command
+
+    fetch_command(name, data_dir)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -38,7 +39,9 @@ class Screen:
     """Prints to the terminal; plain lines where there is none."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        # A table that is cut at the assumed width of a log file helps nobody.
+        width = None if sys.stdout.isatty() else WIDTH
+        self.console = console or Console(highlight=False, width=width)
         self._shown = 0
 
     def header(self, config: RunConfig, interactions: Interactions, nodes: int, engine: str) -> None:
@@ -49,7 +52,8 @@ class Screen:
         self.console.print(
             f"bouquet · {config.strategy} on {config.dataset} ({interactions.num_users:,} users, "
             f"{interactions.num_items:,} items, {interactions.num_interactions:,} interactions) · "
-            f"{nodes} {plural} · {ENGINE_NAMES[engine]}"
+            f"{nodes} {plural} · {ENGINE_NAMES[engine]}",
+            soft_wrap=True,
         )
 
     def progress(self, directory: RunDirectory) -> None:
@@ -60,7 +64,7 @@ class Screen:
         for line in rounds[self._shown :]:
             end = "\n" if "validation" in line or not self.console.is_terminal else "\r"
             if "validation" in line or self.console.is_terminal:
-                self.console.print(self._round(line), end=end)
+                self.console.print(self._round(line), end=end, soft_wrap=True)
         self._shown = len(rounds)
 
     def stopped(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -68,7 +72,7 @@ class Screen:
         rounds = len(directory.rounds())
         self.console.print(f"\nStopped after round {rounds} of {config.num_server_rounds}.")
         if any(directory.checkpoints.glob("*.safetensors")):
-            self.console.print(f"Go on with: bouquet run -c 'resume=\"{directory.path}\"'")
+            self.console.print(f"Go on with: bouquet run -c 'resume=\"{directory.path}\"'", soft_wrap=True)
 
     def table(self, directory: RunDirectory) -> None:
         """How good the run is, beside what it should be compared with."""
@@ -76,7 +80,8 @@ class Screen:
         negatives = "honest" if summary["train_negatives"] == "honest" else "LEAKY (as published)"
         self.console.print(
             f"\nHow good is it? (test items ranked among all unseen items; {negatives} training negatives; "
-            f"best round {summary['best_round']} chosen on validation)\n"
+            f"best round {summary['best_round']} chosen on validation)\n",
+            soft_wrap=True,
         )
         table = Table(box=None, pad_edge=False, header_style="", padding=(0, 2))
         table.add_column("", no_wrap=True)
@@ -89,15 +94,15 @@ class Screen:
                 table.add_row(LABELS.get(name, name), "", "", "", row["unavailable"])
             else:
                 table.add_row(LABELS.get(name, name), *_figures(row), REMARKS.get(name, ""))
-        # A table that is cut at the width of a log file helps nobody; a narrow terminal wraps it itself.
-        self.console.print(table, width=max(self.console.width, WIDTH), no_wrap=True, crop=False)
+        self.console.print(table)
         self.console.print(
             "\nHR@10: share of users whose hidden item is among the ten that they are shown. NDCG@10: the same, and "
             "more for a higher place.\nHR@10 of 100: the hidden item against 99 random ones only; ± is one standard "
-            "error over users."
+            "error over users.",
+            soft_wrap=True,
         )
         shown = directory.path
-        self.console.print(f"\nSaved in {shown}. Look again: bouquet report {shown}")
+        self.console.print(f"\nSaved in {shown}. Look again: bouquet report {shown}", soft_wrap=True)
 
     def _round(self, line: dict[str, Any]) -> str:
         number, done = line["round"], round(BAR * line["round"] / self.rounds)

@@ -1,25 +1,25 @@
 """The file of a results table: which rows, under which settings, against whose printed figures.
 
-    title = "…"
-    metrics = ["HR@10", "NDCG@10"]       # columns, for each of …
-    candidates = ["full", "sampled-99"]  # … these candidate sets
-    seeds = [0, 1, 2]
-    against = "fedavg"                   # row of the paired tests; left out: no tests
+title = "…"
+metrics = ["HR@10", "NDCG@10"]       # columns, for each of …
+candidates = ["full", "sampled-99"]  # … these candidate sets
+seeds = [0, 1, 2]
+against = "fedavg"                   # row of the paired tests; left out: no tests
 
-    [settings]                           # of all rows; `-c` goes over them
-    dataset = "ml-100k"
+[settings]                           # of all rows; `-c` goes over them
+dataset = "ml-100k"
 
-    [[rows]]                             # a federated row: settings over a configuration file
-    name = "fedavg"
-    label = "FedAvg"
-    config = "../ml-100k-fedavg.toml"    # relative to this file; may be left out
-    settings = {local-epochs = 5}
-    printed = {"sampled-99" = {"HR@10" = 0.48}}
-    printed-source = "a paper, Table 2"
+[[rows]]                             # a federated row: settings over a configuration file
+name = "fedavg"
+label = "FedAvg"
+config = "../ml-100k-fedavg.toml"    # relative to this file; may be left out
+settings = {local-epochs = 5}
+printed = {"sampled-99" = {"HR@10" = 0.48}}
+printed-source = "a paper, Table 2"
 
-    [[rows]]                             # a centralised row: a name of models.centralized
-    name = "popularity"
-    centralized = "popularity"
+[[rows]]                             # a centralised row: a name of models.centralized
+name = "popularity"
+centralized = "popularity"
 """
 
 from __future__ import annotations
@@ -141,13 +141,13 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
     Raises:
         ConfigError: settings are wrong, or rows are on different data.
     """
-    common = dict(table.settings)
+    over_all: dict[str, Scalar] = {}
     for text in overrides:
-        common |= parse_pairs(text)
+        over_all |= parse_pairs(text)
     cells = []
     for row in table.rows:
         try:
-            settings = _row_settings(row, base, table.settings, common)
+            settings = _row_settings(row, base, table.settings, over_all)
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
         seeds = table.seeds[:1] if row.centralized in WITHOUT_SEED else table.seeds
@@ -158,13 +158,11 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
 
 
 def _row_settings(
-    row: Row, base: Path, in_file: Mapping[str, Scalar], common: Mapping[str, Scalar]
+    row: Row, base: Path, common: Mapping[str, Scalar], over_all: Mapping[str, Scalar]
 ) -> dict[str, Scalar]:
     """All settings of a row but its seed: defaults, its configuration file, the table's, the row's, then `-c`."""
-    given: dict[str, Scalar] = read_config_file(base / row.config) if row.config else {}
-    given |= in_file
-    given |= row.settings
-    given |= {key: value for key, value in common.items() if key not in in_file or value != in_file[key]}
+    in_file = read_config_file(base / row.config) if row.config else {}
+    given = {**in_file, **common, **row.settings, **over_all}
     for key in RESERVED_KEYS:
         if key in given:
             raise ConfigError(f"'{key}' is set by the table for every cell; leave it out.")
@@ -182,8 +180,9 @@ def _require_shared(cells: Sequence[Cell]) -> None:
         for key in SHARED_KEYS:
             if cell.settings[key] != first.settings[key]:
                 raise ConfigError(
-                    f"All rows of a table are on the same data and split, and '{key}' is {first.settings[key]!r} in row "
-                    f"'{first.row.name}' and {cell.settings[key]!r} in row '{cell.row.name}'. Put it into [settings]."
+                    f"All rows of a table are on the same data and split, and '{key}' is {first.settings[key]!r} "
+                    f"in row '{first.row.name}' and {cell.settings[key]!r} in row '{cell.row.name}'. Put it into "
+                    "[settings]."
                 )
 
 

@@ -85,5 +85,5 @@ def _as_times(path: Path, times: pd.Series) -> pd.Series:
             return times
         return pd.to_datetime(times, format="ISO8601", utc=True).dt.tz_localize(None)
     except (ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0].rstrip(".:")
+        reason = str(error).split(". ")[0]
         raise DataError(f"{path.name}: column '{times.name}' holds no times ({reason}).") from None

@@ -1,0 +1,202 @@
+"""`bouquet table`: all runs of a results table, one after another, and the table.
+
+    DIR/cells/<row>/seed-<s>/   one results folder per cell
+    DIR/table.md, DIR/table.csv written when no cell is missing
+
+A table that was stopped goes on where it was: finished cells are kept, a cell with a checkpoint is resumed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from bouquet.cli.comparison import evaluate_centralized
+from bouquet.cli.run import ENGINES, execute
+from bouquet.cli.screen import Screen
+from bouquet.cli.settings import option_classes, read_config_file
+from bouquet.cli.table_file import Cell, cells_of, read_table_file
+from bouquet.cli.table_report import command_line, write_table
+from bouquet.config import RunConfig, Scalar, defaults, lookup, own
+from bouquet.errors import BouquetError, ConfigError, RunFailed
+from bouquet.evaluation import fairness, standard_error, summarise
+from bouquet.reporting.run_directory import RunDirectory
+from client_app.host import histories_of, interactions_of
+from data_partition import Interactions
+from models.centralized import CENTRALIZED
+
+# Where things are and how long to wait for them: a cell is the same cell whatever these are.
+CIRCUMSTANCES = {
+    "out",
+    "resume",
+    "state-dir",
+    "data-dir",
+    "checkpoint-every",
+    "min-nodes",
+    "node-timeout",
+    "round-timeout",
+}
+
+
+class State(Enum):
+    """What is left to do for a cell."""
+
+    START = "start"
+    RESUME = "resume"
+    DONE = "done"
+
+
+class CellScreen(Screen):
+    """The screen of a run that is part of a table."""
+
+    def stopped(self, directory: RunDirectory, config: RunConfig) -> None:
+        """How to go on after Ctrl-C."""
+        self.console.print("\nStopped. The same command goes on here.")
+
+
+def table_command(
+    file: Path, out: Path, overrides: Sequence[str], nodes: int, engine: str, only: Sequence[str]
+) -> None:
+    """Run what is missing, then write the table.
+
+    Args:
+        only: rows to run; empty: all. The table then has the rows that are complete.
+    Raises:
+        BouquetError: the file is wrong, a finished cell has other settings, or a cell failed. Finished cells stay.
+        KeyboardInterrupt: it was stopped.
+    """
+    lookup(dict.fromkeys(ENGINES), "engine", engine)
+    table = read_table_file(file)
+    cells = cells_of(table, file.parent, out, overrides)
+    for name in only:
+        lookup({row.name: row for row in table.rows}, "row", name)
+    chosen = [cell for cell in cells if not only or cell.row.name in only]
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    with _alone_in(out):
+        states = {cell.path: state_of(cell) for cell in cells}
+        for number, cell in enumerate(chosen, start=1):
+            state = states[cell.path]
+            console.print(f"[{number}/{len(chosen)}] {cell.title}{': done' if state is State.DONE else ''}")
+            if state is not State.DONE:
+                _run(cell, state, nodes, engine)
+            _free(cell)
+        written = write_table(table, cells, out, command_line(file, out, overrides))
+    console.print(f"\n{written}\nWritten: {out / 'table.md'} and {out / 'table.csv'}")
+
+
+def state_of(cell: Cell) -> State:
+    """What is left to do for a cell.
+
+    Raises:
+        ConfigError: the folder holds results, or a checkpoint, of other settings.
+        DataError: its summary is damaged.
+    """
+    directory = RunDirectory(cell.path)
+    if not directory.summary.exists():
+        return State.START
+    completed = directory.read_summary().get("status") == "completed"
+    if not completed and not any(directory.checkpoints.glob("*.safetensors")):
+        return State.START
+    _require_same_settings(cell, directory)
+    return State.DONE if completed else State.RESUME
+
+
+def _require_same_settings(cell: Cell, directory: RunDirectory) -> None:
+    model = directory.engine().get("model", "")
+    # A setting that is younger than the cell had its default.
+    stored = defaults(option_classes()) | read_config_file(directory.config)
+    compared: list[tuple[str, Scalar, Scalar]] = [("model", model, cell.row.centralized)]
+    compared += [(key, stored[key], value) for key, value in cell.settings.items() if key not in CIRCUMSTANCES]
+    for key, before, now in compared:
+        if before != now:
+            raise ConfigError(
+                f"{cell.path} was run with {key} = {before!r}, and the table now says {now!r}. Change it back, remove "
+                "that folder, or name another --out."
+            )
+
+
+def _run(cell: Cell, state: State, nodes: int, engine: str) -> None:
+    """Raises: BouquetError: the cell failed; the sentence names it."""
+    directory = RunDirectory(cell.path)
+    try:
+        if cell.row.centralized:
+            _run_centralized(cell, directory)
+        elif state is State.RESUME:
+            # Private state lies where the nodes of the stopped run were.
+            nodes = int(directory.engine().get("nodes", nodes))
+            execute({**cell.settings, "resume": str(directory.path)}, nodes, engine, CellScreen())
+        else:
+            shutil.rmtree(cell.path, ignore_errors=True)
+            execute({**cell.settings, "out": str(directory.path)}, nodes, engine, CellScreen())
+    except ConfigError as error:
+        raise ConfigError(f"Cell {cell.title}: {error}") from error
+    except (BouquetError, OSError, ValueError) as error:
+        raise RunFailed(f"Cell {cell.title}: {error}") from error
+
+
+def _run_centralized(cell: Cell, directory: RunDirectory) -> None:
+    config = own(cell.settings, RunConfig)
+    directory.create(cell.settings, {"engine": "centralized", "model": cell.row.centralized})
+    try:
+        interactions = interactions_of(config)
+        histories = histories_of(interactions, config)
+        values = evaluate_centralized(CENTRALIZED[cell.row.centralized](), histories, config.seed)
+    except Exception as error:
+        directory.write_summary({"status": "failed", "error": str(error)})
+        raise
+    directory.write_users(histories.users, values)
+    directory.write_summary(_centralized_summary(cell.row.centralized, config, interactions, values))
+
+
+def _centralized_summary(
+    name: str, config: RunConfig, interactions: Interactions, values: NDArray[np.float64]
+) -> dict[str, Any]:
+    return {
+        "status": "completed",
+        "federated": False,
+        "strategy": name,
+        "dataset": config.dataset,
+        "split": config.split,
+        "hold_out": config.hold_out,
+        "leaky": config.hold_out == "last-row",
+        "seed": config.seed,
+        "users": interactions.num_users,
+        "items": interactions.num_items,
+        "interactions": interactions.num_interactions,
+        "dropped_users": interactions.dropped_users,
+        **summarise(values),
+        "standard_error": standard_error(values),
+        "fairness": fairness(values),
+    }
+
+
+def _free(cell: Cell) -> None:
+    """Remove what only an unfinished cell needs: it is most of the disk space."""
+    directory = RunDirectory(cell.path)
+    for folder in (directory.checkpoints, directory.nodes):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Keep a second table out of this folder: each would take the other's running cell for a stopped one.
+
+    Raises:
+        ConfigError: another one is at work.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"Another bouquet table is at work in {out}.") from None
+        yield

@@ -1,0 +1,102 @@
+"""Invariants 1 and 4: the same run however users are spread over nodes, and a shard is its users."""
+
+import numpy as np
+import pytest
+
+from bouquet.engines.local import LocalGrid
+from bouquet.wire import TRAIN, TrainReply, TrainRequest
+from strategies import STRATEGIES
+from tests.runs.helpers import last_checkpoint, run_here, small_settings
+
+METHODS = sorted(STRATEGIES)
+
+
+class Recording(LocalGrid):
+    """Keeps every request and reply."""
+
+    def __init__(self, *arguments, log):
+        super().__init__(*arguments)
+        self.log = log
+
+    def _answer(self, message):
+        reply = super()._answer(message)
+        self.log.append((message, reply))
+        return reply
+
+
+@pytest.mark.parametrize("strategy", METHODS)
+@pytest.mark.parametrize("fraction", [1.0, 0.4])
+def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, strategy, fraction):
+    runs = {}
+    for nodes in (1, 7, 40):
+        settings = small_settings(tmp_path, strategy=strategy, fraction_train=fraction, optimizer="adam")
+        runs[nodes] = run_here(tmp_path / str(nodes), settings, nodes)
+    first = runs[1]
+    for nodes, directory in runs.items():
+        summary, expected = directory.read_summary(), first.read_summary()
+        assert summary["nodes"] == nodes
+        for part in ("test", "validation"):
+            for candidates, metrics in expected[part].items():
+                for name, value in metrics.items():
+                    assert summary[part][candidates][name] == pytest.approx(value, abs=1e-5), (nodes, name)
+        assert summary["best_round"] == expected["best_round"]
+        assert summary["bytes"]["up_per_user_round"] == expected["bytes"]["up_per_user_round"]
+        assert summary["bytes"]["down_per_user_round"] == expected["bytes"]["down_per_user_round"]
+        for name, values in last_checkpoint(first).shared.items():
+            np.testing.assert_allclose(last_checkpoint(directory).shared[name], values, atol=2e-5)
+
+
+def test_other_layouts_of_users_do_not_matter_either(tmp_path):
+    by_size = run_here(tmp_path / "a", small_settings(tmp_path, partition="by-size"), 5)
+    alone = run_here(tmp_path / "b", small_settings(tmp_path, partition="one-per-node"), 40)
+    found, expected = last_checkpoint(alone).shared, last_checkpoint(by_size).shared
+    np.testing.assert_allclose(found["item_embedding"], expected["item_embedding"], atol=2e-5)
+
+
+@pytest.mark.parametrize("strategy", [name for name in METHODS if STRATEGIES[name].update == "sum" and name != "local"])
+def test_the_update_of_a_shard_is_the_sum_over_its_users(tmp_path, strategy):
+    """Round 1, where all start alike: 1 node of 40 users against 40 nodes of one, update by update."""
+    logs = {1: [], 40: []}
+    for nodes, log in logs.items():
+        settings = small_settings(tmp_path, strategy=strategy, num_server_rounds=1)
+        run_here(tmp_path / str(nodes), settings, nodes, Recording, log=log)
+    totals = {}
+    for nodes, log in logs.items():
+        replies = trained(log)
+        total, weight = np.zeros(log[-1][0].content["shared"]["item_embedding"].shape), 0.0
+        for reply in replies:
+            packed = reply.sums["item_embedding"]
+            rows = slice(None) if packed.rows is None else packed.rows
+            total[rows] += reply.factor * packed.values
+            weight += reply.weight
+        totals[nodes] = total, weight
+        assert packed.values.dtype == (np.float64 if nodes == 1 else np.float32)
+    np.testing.assert_allclose(totals[40][0], totals[1][0], atol=1e-4 * np.abs(totals[1][0]).max())
+    assert totals[40][1] == totals[1][1]
+
+
+def test_the_bytes_of_a_user_are_the_bytes_of_its_own_message(tmp_path):
+    """What a shard reports per user is what a node of one user really sends: the arrays of its update."""
+    log = []
+    run_here(tmp_path / "run", small_settings(tmp_path, num_server_rounds=1), 40, Recording, log=log)
+    for reply in trained(log):
+        packed = reply.sums["item_embedding"]
+        rows = 0 if packed.rows is None else packed.rows.nbytes
+        assert reply.upload_bytes[0] == rows + packed.values.nbytes
+
+
+def trained(log):
+    """The training replies of a log, decoded."""
+    replies = []
+    for message, reply in log:
+        if message.metadata.message_type == TRAIN:
+            specs = {"item_embedding": _spec(message)}
+            assert TrainRequest.decode(message.content, specs).round == 1
+            replies.append(TrainReply.decode(reply.content, specs, "sum"))
+    return replies
+
+
+def _spec(message):
+    from bouquet.arrays import ArraySpec
+
+    return ArraySpec(tuple(message.content["shared"]["item_embedding"].shape), by_item=True)

@@ -1,0 +1,47 @@
+"""Invariant 2: what leaves a node is what the wire declares, and private arrays are not among it."""
+
+import numpy as np
+import pytest
+
+from bouquet.wire import EVALUATE, EVALUATE_ARRAYS, ROSTER, ROSTER_ARRAYS, TRAIN, TRAIN_ARRAYS
+from client_app.host import host_of
+from strategies import STRATEGIES
+from tests.runs.helpers import run_here, small_settings
+from tests.runs.test_layouts import Recording
+
+DECLARED = {ROSTER: ROSTER_ARRAYS, TRAIN: TRAIN_ARRAYS, EVALUATE: EVALUATE_ARRAYS}
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("nodes", [1, 40])
+def test_only_declared_arrays_leave_a_node(tmp_path, strategy, nodes):
+    log = []
+    settings = small_settings(tmp_path, strategy=strategy, num_server_rounds=2)
+    run_here(tmp_path / "run", settings, nodes, Recording, log=log)
+    private = private_values(settings, tmp_path / "run" / "nodes", nodes)
+    assert {message.metadata.message_type for message, _ in log} == {ROSTER, TRAIN, EVALUATE}
+    seen = 0
+    for message, reply in log:
+        kind = message.metadata.message_type
+        assert set(reply.content) <= {"users", "config", "update"}
+        assert set(reply.content.array_records["users"]) <= DECLARED[kind]
+        if "update" in reply.content:
+            shared = set(message.content["shared"])
+            assert {name.rsplit("/", 1)[0] for name in reply.content["update"]} <= shared
+        for record in reply.content.array_records.values():
+            for name, array in record.items():
+                values = array.numpy()
+                seen += 1
+                if values.dtype.kind == "f" and values.shape[-1:] == (4,):
+                    distance = np.abs(values.reshape(-1, 1, 4) - private[None]).max(axis=2)
+                    assert distance.min() > 1e-7, f"{name} holds a user embedding"
+    assert seen > 0
+
+
+def private_values(settings, folder, nodes):
+    """[n, 4] the user embeddings that the nodes keep, of all versions."""
+    host_of.cache_clear() if hasattr(host_of, "cache_clear") else None
+    files = sorted(folder.glob(f"*/node-*-of-{nodes}/user_embedding.npy"))
+    assert len(files) == nodes
+    values = np.concatenate([np.load(file).reshape(-1, 4) for file in files])
+    return values[np.abs(values).max(axis=1) > 0]
