@@ -13,7 +13,7 @@ from bouquet.errors import BouquetError
 from bouquet.evaluation import fairness, standard_error
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
-from strategies import STRATEGIES, BaseStrategy
+from strategies import STRATEGIES, BaseStrategy, without_other_methods
 
 app = ServerApp()
 
@@ -34,7 +34,7 @@ def run(grid: Grid, settings: Mapping[str, Scalar]) -> None:
     method = lookup(STRATEGIES, "strategy", config.strategy)
     directory = RunDirectory(config.resume or config.out or run_name(config))
     if not directory.summary.exists():
-        directory.create(settings, {"engine": "flower"})
+        directory.create(without_other_methods(settings, config.strategy), {"engine": "flower"})
         print(f"Results go to {directory.path}")
     start = time.perf_counter()
     try:

@@ -1,9 +1,19 @@
 """Server-side methods: one module per paper, over one base."""
 
+from collections.abc import Mapping
+
+from bouquet.config import Scalar
 from strategies.averaging import FCF, FedAvg
 from strategies.base import BaseStrategy
 from strategies.local import Local
 
 STRATEGIES: dict[str, type[BaseStrategy]] = {"fcf": FCF, "fedavg": FedAvg, "local": Local}
 
-__all__ = ["STRATEGIES", "BaseStrategy"]
+__all__ = ["STRATEGIES", "BaseStrategy", "without_other_methods"]
+
+
+def without_other_methods(settings: Mapping[str, Scalar], strategy: str) -> dict[str, Scalar]:
+    """A configuration without the settings that only other strategies have."""
+    mine = STRATEGIES[strategy].options_class().to_flat()
+    others = {key for method in STRATEGIES.values() for key in method.options_class().to_flat()} - mine.keys()
+    return {key: value for key, value in settings.items() if key not in others}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+import tomli_w
 from pydantic.fields import FieldInfo
 
 from bouquet.cli.compare import table_of, wide_console
@@ -62,10 +63,10 @@ def explain_command(key: str) -> None:
     for setting in found:
         table = table_of("", "", left=2)
         table.show_header = False
-        table.add_row("default", _literal(setting.field.default))
+        table.add_row("default", literal(setting.field.default))
         table.add_row("allowed", allowed(setting))
         table.add_row("belongs to", ", ".join(setting.owners) or "every run")
-        table.add_row("set it with", f"-c '{key}={_literal(setting.field.default)}', or a line in a --config file")
+        table.add_row("set it with", f"-c '{key}={literal(setting.field.default)}', or a line in a --config file")
         console.print(f"{key}: {setting.field.description}\n", markup=False)
         console.print(table, markup=False)
 
@@ -105,6 +106,11 @@ def allowed(setting: Setting) -> str:
     return ", ".join(words)
 
 
+def literal(value: object) -> str:
+    """A value as TOML writes it."""
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip()
+
+
 def _parts(options: type[Options]) -> list[type[Options]]:
     """The classes that a reader knows a class's settings by: `RunConfig` is no more than the sum of its parts."""
     if options is RunConfig:
@@ -125,12 +131,6 @@ def _first_line(part: type[Options]) -> str:
     return (part.__doc__ or part.__name__).strip().split("\n")[0].rstrip(".")
 
 
-def _literal(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
 def _print_all(everything: list[Setting]) -> None:
     console = wide_console()
     groups: dict[tuple[str, tuple[str, ...]], list[Setting]] = {}
@@ -142,7 +142,7 @@ def _print_all(everything: list[Setting]) -> None:
         table = table_of("", "", "", left=3)
         table.show_header = False
         for setting in members:
-            table.add_row(f"  {setting.key}", _literal(setting.field.default), setting.field.description)
+            table.add_row(f"  {setting.key}", literal(setting.field.default), setting.field.description)
         console.print(table, markup=False)
         console.print()
     console.print("More about one of them: bouquet explain KEY")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bouquet.cli.comparison import comparison_rows
 from bouquet.cli.screen import Screen
-from bouquet.cli.settings import data_options, read_config_file, resolve, validate
+from bouquet.cli.settings import data_options, resolve
 from bouquet.config import RunConfig, Scalar, own
 from bouquet.engines.flower import FlowerSimulation
 from bouquet.engines.local import LocalRun
@@ -16,6 +16,7 @@ from bouquet.errors import ConfigError, RunFailed
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.host import histories_of, interactions_of
+from strategies import without_other_methods
 
 ENGINES = ("flower", "local")
 # A resumed run must be the run that was stopped; these settings do not change what a round computes.
@@ -63,7 +64,7 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
         raise ConfigError(f"{directory.path} already holds a run. Name another folder, or resume it with resume.")
     settings = settings | {"out": str(directory.path), "resume": str(directory.path) if config.resume else ""}
     settings["state-dir"] = config.state_dir or str(directory.nodes)
-    directory.create(settings, {"engine": engine, "nodes": nodes})
+    directory.create(without_other_methods(settings, config.strategy), {"engine": engine, "nodes": nodes})
     screen.header(config, interactions, nodes, engine)
     try:
         _follow(settings, nodes, engine, directory, screen)
@@ -102,22 +103,24 @@ def _follow(settings: dict[str, Scalar], nodes: int, engine: str, directory: Run
 def _in_thread(run: LocalRun, progress: Callable[[], bool]) -> None:
     """Run in a thread, so that this one is free to show progress and to hear a Ctrl-C."""
     errors: list[BaseException] = []
+    # Not `Thread.join`: interrupted by Ctrl-C, it may take a running thread for an ended one.
+    ended = threading.Event()
 
     def work() -> None:
         try:
             run()
         except BaseException as error:
             errors.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=work, name="bouquet-run")
-    thread.start()
+    threading.Thread(target=work, name="bouquet-run").start()
     try:
-        while thread.is_alive():
-            thread.join(POLL_SECONDS)
+        while not ended.wait(POLL_SECONDS):
             progress()
     except BaseException:
         run.stop()
-        thread.join()
+        ended.wait()
         raise
     if errors:
         raise errors[0]
@@ -126,7 +129,7 @@ def _in_thread(run: LocalRun, progress: Callable[[], bool]) -> None:
 def _resumed(settings: dict[str, Scalar], overrides: Sequence[str], nodes: int) -> tuple[dict[str, Scalar], int]:
     """The stopped run's own settings, with the few that may change."""
     directory = RunDirectory(str(settings["resume"]))
-    before = read_config_file(directory.config) | {"resume": str(directory.path)}
+    before = resolve(directory.config, []) | {"resume": str(directory.path)}
     given = resolve(None, overrides)
     plain = resolve(None, [])
     for key, value in given.items():
@@ -134,6 +137,4 @@ def _resumed(settings: dict[str, Scalar], overrides: Sequence[str], nodes: int) 
             raise ConfigError(f"'{key}' cannot change when a run is resumed: it was {before.get(key)!r}.")
         if value != plain[key] and key in RESUMABLE:
             before[key] = value
-    engine = directory.engine()
-    validate({key: value for key, value in before.items() if key != "out"})
-    return before | {"out": ""}, int(engine.get("nodes", nodes))
+    return before, int(directory.engine().get("nodes", nodes))

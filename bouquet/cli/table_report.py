@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bouquet.cli.compare import Finished, figure, kilobytes, probability
+from bouquet.cli.explain import literal
 from bouquet.cli.settings import parse_pairs
 from bouquet.cli.table_file import Cell, Row, TableFile
 from bouquet.cli.table_results import Column, RowResult, Tests, row_results, row_tests
@@ -66,14 +67,8 @@ def command_line(file: Path, out: Path, overrides: Sequence[str]) -> str:
     for text in overrides:
         pairs = {key: value for key, value in parse_pairs(text).items() if key != "data-dir"}
         if pairs:
-            words += ["-c", " ".join(f"{key}={_literal(value)}" for key, value in pairs.items())]
+            words += ["-c", " ".join(f"{key}={literal(value)}" for key, value in pairs.items())]
     return shlex.join(words)
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:

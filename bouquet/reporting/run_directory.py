@@ -71,7 +71,11 @@ class RunDirectory:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
-        document = {"run": dict(config), "engine": dict(engine), "versions": versions}
+        # Where results went is no part of what would be repeated; private state in the folder is found there again.
+        kept = {key: value for key, value in config.items() if key not in ("out", "resume")}
+        if kept.get("state-dir") == str(self.nodes):
+            del kept["state-dir"]
+        document = {"run": kept, "engine": dict(engine), "versions": versions}
         write_atomically(self.config, tomli_w.dumps(document))
         self.write_summary({"status": "running"})
 

@@ -1,0 +1,269 @@
+"""`bouquet table`: the runs of a table, stopping and going on, and what is written."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from bouquet.cli.table import State, state_of
+from bouquet.cli.table_file import cells_of, read_table_file
+from bouquet.errors import ConfigError
+from bouquet.evaluation import holm, paired_test
+from bouquet.reporting.run_directory import RunDirectory
+from tests.cli.conftest import SMALL_TABLE, finish, start
+from tests.conftest import REPOSITORY
+
+LONG_TABLE = """
+title = "A table that takes a while"
+seeds = [0]
+against = "popularity"
+
+[settings]
+num-server-rounds = 16
+evaluate-every = 8
+checkpoint-every = 2
+min-interactions = 60
+
+[[rows]]
+name = "popularity"
+centralized = "popularity"
+
+[[rows]]
+name = "fedavg"
+"""
+
+
+def wait_until(condition, process):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, f"the program ended too early: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def csv_lines(folder):
+    with (folder / "table.csv").open() as file:
+        return {(line["row"], line["candidates"], line["metric"]): line for line in csv.DictReader(file)}
+
+
+def mean_of(folder, row, seed, candidates, metric):
+    summary = json.loads((folder / "cells" / row / f"seed-{seed}" / "summary.json").read_text())
+    return summary["test"][candidates][metric]
+
+
+@pytest.fixture
+def copied(small_table, tmp_path):
+    """A copy of the finished table that a test may change: (file, folder)."""
+    shutil.copytree(small_table, tmp_path / "out")
+    return shutil.copy(small_table.parent / "table.toml", tmp_path), tmp_path / "out"
+
+
+def test_a_stopped_table_goes_on_and_gives_the_same(tmp_path):
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    for folder in (stopped, whole):
+        folder.mkdir()
+        (folder / "table.toml").write_text(LONG_TABLE)
+    arguments = ("table", "table.toml", "--out", "out", "--engine", "local")
+    first, second = (RunDirectory(stopped / "out" / "cells" / row / "seed-0") for row in ("popularity", "fedavg"))
+
+    process = start(*arguments, cwd=stopped, home=tmp_path)
+    wait_until(lambda: any(second.checkpoints.glob("*.safetensors")) and len(second.rounds()) >= 3, process)
+    process.send_signal(signal.SIGINT)
+    ended = finish(process)
+    assert ended.status == 130
+    assert "The same command goes on here." in ended.out
+    assert first.read_summary()["status"] == "completed"
+    assert second.read_summary()["status"] == "stopped"
+    assert not (stopped / "out" / "table.md").exists()
+    popularity, round_one = first.summary.stat().st_mtime_ns, second.rounds()[0]
+
+    again, other = start(*arguments, cwd=stopped, home=tmp_path), start(*arguments, cwd=whole, home=tmp_path)
+    for process in (again, other):
+        ended = finish(process)
+        assert ended.status == 0, ended.err
+    assert first.summary.stat().st_mtime_ns == popularity
+    assert second.rounds()[0] == round_one  # with its seconds: the run was resumed and not started again
+    assert len(second.rounds()) == 16
+    for name in ("table.md", "table.csv"):
+        assert (stopped / "out" / name).read_text() == (whole / "out" / name).read_text()
+
+
+def test_finished_cells_are_kept_and_freed(copied, bouquet):
+    file, out = copied
+    before = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*")}
+    table = (out / "table.csv").read_text()
+    ended = bouquet("table", file, "--out", out, "--engine", "local")
+    assert ended.status == 0
+    assert ended.out.count(": done") == 5
+    assert {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*")} == before
+    assert (out / "table.csv").read_text() == table
+    assert {path.name for path in before} == {"config.toml", "metrics.jsonl", "summary.json", "users.safetensors"}
+
+
+def test_a_cell_of_other_settings_is_refused(copied, bouquet):
+    file, out = copied
+    ended = bouquet("table", file, "--out", out, "--engine", "local", "-c", "num-server-rounds=3")
+    assert ended.status == 2
+    assert "num-server-rounds = 2, and the table now says 3" in ended.err
+
+
+def test_the_place_of_the_data_does_not_matter(copied, bouquet, tmp_path):
+    file, out = copied
+    ended = bouquet("table", file, "--out", out, "--engine", "local", "-c", f'data-dir="{tmp_path}"')
+    assert ended.status == 0
+    assert str(tmp_path / "out") in (out / "table.md").read_text()
+    assert "data-dir" not in (out / "table.md").read_text()
+
+
+def test_unfinished_cells(small_table, tmp_path):
+    """Without a checkpoint a cell starts again, with one it is resumed, and then its settings must be the same."""
+    table = read_table_file(small_table.parent / "table.toml")
+    shutil.copytree(small_table, tmp_path / "out")
+    (cell,) = [c for c in cells_of(table, tmp_path, tmp_path / "out", []) if (c.row.name, c.seed) == ("fedavg", 1)]
+    directory = RunDirectory(cell.path)
+    assert state_of(cell) is State.DONE
+    directory.write_summary({"status": "running"})
+    assert state_of(cell) is State.START
+    directory.checkpoints.mkdir()
+    (directory.checkpoints / "round-000001.safetensors").touch()
+    assert state_of(cell) is State.RESUME
+    directory.summary.unlink()
+    assert state_of(cell) is State.START
+
+
+def test_a_failing_cell_stops_the_table_and_finished_ones_stay(tmp_path, bouquet):
+    """One user per node, and fewer nodes than users; the centralised row before does not care."""
+    (tmp_path / "table.toml").write_text(SMALL_TABLE)
+    arguments = ("--out", tmp_path / "out", "--engine", "local", "-c", 'partition="one-per-node"')
+    ended = bouquet("table", tmp_path / "table.toml", *arguments)
+    assert ended.status == 2
+    assert ended.err.startswith("Cell fedavg, seed 0: ")
+    assert len(ended.err.splitlines()) == 1
+    assert RunDirectory(tmp_path / "out" / "cells" / "popularity" / "seed-0").read_summary()["status"] == "completed"
+    assert not (tmp_path / "out" / "table.md").exists()
+
+
+def test_only_some_rows(tmp_path, bouquet):
+    (tmp_path / "table.toml").write_text(SMALL_TABLE)
+    arguments = ("table", tmp_path / "table.toml", "--out", tmp_path / "out", "--only")
+    ended = bouquet(*arguments, "popularity")
+    assert ended.status == 0
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "Not there yet: FedAvg, FedAvg." in text
+    assert "Difference to" not in text
+    assert bouquet(*arguments, "popularty").err.startswith("There is no row 'popularty'. Did you mean 'popularity'?")
+
+
+def test_a_second_table_in_the_same_folder_is_refused(copied, bouquet):
+    file, out = copied
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = bouquet("table", file, "--out", out)
+    assert ended.status == 2
+    assert "Another bouquet table is at work" in ended.err
+
+
+def test_figures_are_means_and_errors_over_seeds(small_table):
+    """With two seeds, s = |a - b| / sqrt 2, so the standard error of the mean is |a - b| / 2."""
+    lines = csv_lines(small_table)
+    for column in (("full", "NDCG@10"), ("sampled-99", "HR@10")):
+        a, b = (mean_of(small_table, "fedavg", seed, *column) for seed in (0, 1))
+        line = lines["fedavg", *column]
+        assert float(line["mean"]) == pytest.approx((a + b) / 2, rel=1e-5)
+        assert float(line["standard_error_seeds"]) == pytest.approx(abs(a - b) / 2, rel=1e-4)
+    single = lines["popularity", "sampled-99", "HR@10"]
+    assert (single["seeds"], single["standard_error_seeds"], single["printed"]) == ("1", "", "0.412")
+    assert lines["popularity", "full", "HR@10"]["printed"] == ""
+
+
+def test_paired_tests_average_seeds_first(small_table):
+    def by_user(row, seeds):
+        cells = [RunDirectory(small_table / "cells" / row / f"seed-{seed}").read_users() for seed in seeds]
+        # test part, full candidates, NDCG@10: places 1, 0 and 4 of PARTS, CANDIDATE_SETS and METRICS
+        return np.mean([values[np.argsort(users), 1, 0, 4].astype(float) for users, values in cells], axis=0)
+
+    fedavg = by_user("fedavg", (0, 1))
+    tests = [paired_test(by_user("popularity", (0,)), fedavg), paired_test(by_user("fedavg-paper", (0, 1)), fedavg)]
+    adjusted = holm([test.p_value for test in tests])
+    lines = csv_lines(small_table)
+    for row, test, p_value in zip(("popularity", "fedavg-paper"), tests, adjusted, strict=True):
+        line = lines[row, "full", "NDCG@10"]
+        assert float(line["difference"]) == pytest.approx(test.mean, rel=1e-4)
+        assert float(line["p_adjusted"]) == pytest.approx(p_value, rel=1e-4)
+    assert lines["fedavg", "full", "NDCG@10"]["p_adjusted"] == ""
+
+
+def test_what_a_reader_must_not_overlook_is_said(small_table):
+    text = (small_table / "table.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert any(line.startswith("| Most popular items (not federated) ") and ".412" in line for line in rows)
+    assert any(line.startswith("| FedAvg **LEAKY** ") for line in rows)
+    assert any(line.startswith("| FedAvg  ") for line in rows)
+    assert "Printed figures of Most popular items: a paper, Table 2." in text
+    assert "users with fewer than 60 items are left out" in text
+    assert "bouquet table table.toml --out out\n" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("against", "aganst", "there is no key 'aganst'. Did you mean 'against'?"),
+        ('title = "A small table"', "", "'title' is missing."),
+        ('label = "Most popular items"', "label = 3", "'label' in row 1 cannot be 3: input should be a valid string."),
+        ('label = "Most popular items"', "lable = 3", "there is no key 'lable' in row 1. Did you mean 'label'?"),
+        ('"HR@10", ', '"HR@11", ', "There is no metric 'HR@11'. Did you mean 'HR@10'?"),
+        ('"full", ', '"all", ', "There is no candidate set 'all'."),
+        ('{"HR@10" =', '{"HR" =', "There is no metric 'HR'."),
+        ("seeds = [0, 1]", "seeds = [1, 1]", "A seed stands twice in seeds."),
+        ("seeds = [0, 1]", "seeds = [-1]", "'seeds.0' cannot be -1: input should be greater than or equal to 0."),
+        ('against = "fedavg"', 'against = "fedca"', "There is no row 'fedca'."),
+        ('name = "fedavg-paper"', 'name = "fedavg"', "There are two rows 'fedavg'."),
+        ('name = "fedavg-paper"', 'name = "../x"', "'name' in row 3 cannot be '../x'"),
+        ('centralized = "popularity"', 'centralized = "popular"', "There is no centralised model 'popular'."),
+        ('label = "Most popular items"', "settings = {split-seed = 1}", "row 'popularity' is centralised"),
+        ("num-server-rounds", "num-server-round", "There is no setting 'num-server-round'."),
+        ("evaluate-every = 1", "seed = 1", "'seed' is set by the table for every cell; leave it out."),
+        (
+            "settings = {train",
+            "settings = {split-seed = 1, train",
+            "'split-seed' is 0 in row 'popularity' and 1 in row",
+        ),
+        ('label = "FedAvg"\n', 'config = "absent.toml"\n', "There is no configuration file"),
+    ],
+)
+def test_mistakes_in_the_file(tmp_path, old, new, sentence):
+    path = tmp_path / "table.toml"
+    assert old in SMALL_TABLE
+    path.write_text(SMALL_TABLE.replace(old, new, 1))
+    with pytest.raises(ConfigError) as error:
+        cells_of(read_table_file(path), tmp_path, tmp_path / "out", [])
+    assert sentence in str(error.value)
+
+
+def test_settings_go_over_one_another(tmp_path):
+    """Configuration file, then the table, then the row, then -c."""
+    (tmp_path / "base.toml").write_text(
+        "embedding-size = 4\nlocal-epochs = 4\nlearning-rate = 0.4\nweight-decay = 0.4\nbatch-size = 4\n"
+    )
+    path = tmp_path / "table.toml"
+    path.write_text(
+        'title = "t"\n[settings]\nlocal-epochs = 5\nlearning-rate = 0.5\nweight-decay = 0.5\n'
+        '[[rows]]\nname = "a"\nconfig = "base.toml"\nsettings = {learning-rate = 0.6, weight-decay = 0.6}\n'
+    )
+    cells = cells_of(read_table_file(path), tmp_path, tmp_path / "out", ["weight-decay=0.7"])
+    assert [cell.settings["seed"] for cell in cells] == [0, 1, 2]
+    keys = ("embedding-size", "local-epochs", "learning-rate", "weight-decay", "batch-size", "optimizer")
+    assert [cells[0].settings[key] for key in keys] == [4, 5, 0.6, 0.7, 4, "sgd"]
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs" / "tables").glob("*.toml")), ids=lambda path: path.stem)
+def test_tables_of_the_project_are_sound(path, tmp_path):
+    cells = cells_of(read_table_file(path), path.parent, tmp_path, ['data-dir="/data"'])
+    assert {cell.settings["data-dir"] for cell in cells} == {"/data"}
