@@ -40,7 +40,6 @@ from strategies.replies import Received, Sent, receive, require_enough
 from strategies.roster import Roster, await_roster
 from strategies.selection import BestRound
 
-
 Extra = dict[str, NDArray[Any]]
 """What a method keeps beside shared arrays, by name."""
 

@@ -218,7 +218,7 @@ def _costs(runs: Sequence[Finished]) -> Table:
     for number, run in enumerate(runs, start=1):
         size = run.summary.get("bytes", {})
         seconds = run.summary.get("seconds", {}).get("per_round")
-        variance = run.summary["fairness"]["variance"]
+        variance = run.summary["fairness"]["variance_of"]
         table.add_row(
             str(number),
             run.name,

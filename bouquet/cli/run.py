@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bouquet.cli.comparison import comparison_rows
@@ -21,6 +21,7 @@ from strategies import without_other_methods
 ENGINES = ("flower", "local")
 # A resumed run must be the run that was stopped; these settings do not change what a round computes.
 RESUMABLE = {"resume", "num-server-rounds", "checkpoint-every", "round-timeout", "node-timeout", "min-reply-fraction"}
+PATHS = ("data-dir", "data-file", "state-dir", "out", "resume")
 POLL_SECONDS = 0.1
 
 
@@ -56,6 +57,7 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
     Raises:
         BouquetError: it failed; `summary.json` says so as well.
     """
+    settings = settings | absolute_paths(settings)  # Flower's processes have working folders of their own
     config = own(settings, RunConfig)
     interactions = interactions_of(data_options(settings))
     histories_of(interactions, config, 0, nodes)  # says at once when the users cannot be laid over these nodes
@@ -79,6 +81,12 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
         directory.write_summary({"status": "failed", "error": str(error)})
         raise
     return directory
+
+
+def absolute_paths(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Those settings that are paths, as absolute ones."""
+    given = {key: str(settings[key]) for key in PATHS if settings[key]}
+    return {key: str(Path(path).expanduser().absolute()) for key, path in given.items()}
 
 
 def _follow(settings: dict[str, Scalar], nodes: int, engine: str, directory: RunDirectory, screen: Screen) -> None:

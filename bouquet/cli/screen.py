@@ -42,11 +42,11 @@ class Screen:
         # A table that is cut at the assumed width of a log file helps nobody.
         width = None if sys.stdout.isatty() else WIDTH
         self.console = console or Console(highlight=False, width=width)
-        self._shown = 0
+        self._place = 0
 
     def header(self, config: RunConfig, interactions: Interactions, nodes: int, engine: str) -> None:
         """What starts."""
-        self._shown = 0
+        self._place = 0
         self.rounds = config.num_server_rounds
         plural = "node" if nodes == 1 else "nodes"
         self.console.print(
@@ -58,14 +58,11 @@ class Screen:
 
     def progress(self, directory: RunDirectory) -> None:
         """A line for every evaluated round since the last call; on a terminal the last line moves with each round."""
-        rounds = directory.rounds()
-        if self._shown > len(rounds):  # a resumed run has taken some rounds back
-            self._shown = len(rounds)
-        for line in rounds[self._shown :]:
+        rounds, self._place = directory.rounds_after(self._place)
+        for line in rounds:
             end = "\n" if "validation" in line or not self.console.is_terminal else "\r"
             if "validation" in line or self.console.is_terminal:
                 self.console.print(self._round(line), end=end, soft_wrap=True)
-        self._shown = len(rounds)
 
     def stopped(self, directory: RunDirectory, config: RunConfig) -> None:
         """How to go on after Ctrl-C."""
@@ -129,7 +126,7 @@ def _figures(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}".replace("0.", ".", 1)
+    return "–" if value is None else f"{value:.3f}".removeprefix("0")
 
 
 def _size(count: float) -> str:

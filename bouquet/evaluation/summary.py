@@ -7,6 +7,7 @@ that have a held-out item in the part.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,17 +47,22 @@ def standard_error(values: NDArray[np.float64]) -> Summary:
     return _by_name(values, lambda column: float(column.std(ddof=1) / np.sqrt(len(column))), least=2)
 
 
-def fairness(values: NDArray[np.float64]) -> dict[str, dict[str, float]]:
-    """How unequally users are served: the variance over users of HR@10 and NDCG@10 (test, full candidates).
+def fairness(values: NDArray[np.float64]) -> dict[str, Any]:
+    """How unequally users are served: the variance over users of their performance HR@10 + NDCG@10.
 
-    The variance is taken over the evaluated users, divided by n. For HR@10 of a single held-out item it is
-    p (1 - p) and holds no more than the mean p; read NDCG@10, and compare it at similar means only.
+    Taken at test over the full catalogue, over the evaluated users, divided by n; lower is fairer. For HR@10 of a
+    single held-out item the variance is p (1 - p) and says no more than the mean p, so compare at similar means.
 
     Returns:
-        {"variance": {"HR@10": …, "NDCG@10": …}}
+        {"variance": …, "variance_of": {"HR@10": …, "NDCG@10": …}}
     """
-    chosen = {name: _evaluated(metric_values(values, "test", "full", name)) for name in FAIRNESS_METRICS}
-    return {"variance": {name: float(column.var()) if len(column) else np.nan for name, column in chosen.items()}}
+    columns = {name: _evaluated(metric_values(values, "test", "full", name)) for name in FAIRNESS_METRICS}
+    performance = np.sum(list(columns.values()), axis=0)
+    return {"variance": _variance(performance), "variance_of": {n: _variance(c) for n, c in columns.items()}}
+
+
+def _variance(column: NDArray[np.float64]) -> float:
+    return float(column.var()) if len(column) else float("nan")
 
 
 def _by_name(values: NDArray[np.float64], figure: Callable[[NDArray[np.float64]], float], *, least: int) -> Summary:

@@ -98,6 +98,17 @@ class RunDirectory:
         lines = self.metrics.read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines]
 
+    def rounds_after(self, place: int) -> tuple[list[dict[str, Any]], int]:
+        """The rounds that were written after a place in the file, and the place to ask from next time."""
+        size = self.metrics.stat().st_size if self.metrics.exists() else 0
+        if size <= place:
+            return [], size
+        with self.metrics.open("rb") as file:
+            file.seek(place)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        return [json.loads(line) for line in whole.splitlines()], place + len(whole)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the summary."""
         self.write_json(self.summary.name, summary)

@@ -40,15 +40,16 @@ def test_standard_error_by_hand(values):
 
 
 def test_fairness_by_hand(values):
-    """The variance of 1, 0, 0 divided by n is p (1 - p) = 2/9."""
-    assert fairness(values)["variance"] == {"HR@10": pytest.approx(2 / 9), "NDCG@10": 0}
+    """The variance of 1, 0, 0 divided by n is p (1 - p) = 2/9; NDCG@10 is 0 for all, so the sum has it too."""
+    assert fairness(values)["variance_of"] == {"HR@10": pytest.approx(2 / 9), "NDCG@10": 0}
+    assert fairness(values)["variance"] == pytest.approx(2 / 9)
 
 
 def test_nobody_evaluated_is_nan(values):
     values[:, PARTS.index("test")] = np.nan
     assert np.isnan(summarise(values)["test"]["full"]["HR@10"])
     assert np.isnan(standard_error(values)["test"]["full"]["HR@10"])
-    assert np.isnan(fairness(values)["variance"]["HR@10"])
+    assert np.isnan(fairness(values)["variance"])
     assert evaluated_users(values)["test"] == 0
 
 
