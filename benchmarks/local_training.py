@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -76,6 +77,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """All combinations; one row per backend with its users per second and its ratio to the loop."""
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # figures are per core
     rows = []
     for name in shapes:
         data = shape(name)

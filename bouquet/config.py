@@ -89,7 +89,7 @@ class TrainingOptions(Options):
     learning_rate_decay: float = Field(1.0, gt=0, le=1, description="Factor on both local learning rates per round.")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="Local optimiser, created fresh in every round.")
     weight_decay: float = Field(0.0, ge=0, description="L2 decay of all trained parameters (added to the gradient).")
-    backend: Literal["auto", "loop", "torch"] = Field(
+    backend: Literal["auto", "loop", "torch", "numba"] = Field(
         "auto", description="How local training is computed: user by user (loop) or stacked (torch); equal results."
     )
     device: str = Field("cpu", description="Torch device of local training: 'cpu' or 'cuda'.")

@@ -60,7 +60,8 @@ SIZES = [1, 14, 3, 0, 9, 2, 2, 29, 7, 1, 5, 11]
 @pytest.mark.parametrize("batch_size", [16, 2048])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("personal", [False, True], ids=["shared table", "own table"])
-def test_the_stacked_backend_equals_the_loop(optimizer, batch_size, weight_decay, personal):
+@pytest.mark.parametrize("fast", sorted(BACKENDS.keys() - {"loop"}))
+def test_fast_backends_equal_the_loop(fast, optimizer, batch_size, weight_decay, personal):
     """Users of very different sizes, users without batches left, a user without samples: equal to 1e-10."""
     options = {
         "lengths": SIZES,
@@ -71,7 +72,7 @@ def test_the_stacked_backend_equals_the_loop(optimizer, batch_size, weight_decay
         "user_learning_rate": 0.3,
         "learning_rate_decay": 0.9,
     }
-    expected, found = (outcome(make_task(**options), backend) for backend in ("loop", "torch"))
+    expected, found = (outcome(make_task(**options), backend) for backend in ("loop", fast))
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-10, err_msg=name)
 
