@@ -48,7 +48,7 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
     """
     start = time.perf_counter()
     histories, options = host.histories, host.config
-    backend = BACKENDS["torch" if options.backend == "auto" else options.backend]
+    backend = BACKENDS["numba" if options.backend == "auto" else options.backend]
     asked = host.positions(request.users)
     state = host.state(request.series, request.shared)
     if request.update == "sum":

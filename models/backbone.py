@@ -43,6 +43,17 @@ class Backbone(ABC):
             [k, r] logits.
         """
 
+    def pull_back(self, private: Tensors, shared: Tensors, slope: Tensor) -> dict[str, Tensor] | None:
+        """The gradient of every array, by hand, for a given gradient of the logits.
+
+        Args:
+            private, shared: as for `logits`.
+            slope: ∂L/∂logits, [k, r].
+        Returns:
+            name -> [k, …], ∂L/∂array; None where nobody wrote it down, and autograd is used.
+        """
+        return None
+
     @abstractmethod
     def scores(self, private: Tensors, shared: Tensors) -> Tensor:
         """Scores of every user for the whole catalogue.

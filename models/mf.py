@@ -22,6 +22,13 @@ class MatrixFactorization(Backbone):
         # A batched matrix product is several times faster than a broadcast product and a sum over d.
         return torch.bmm(shared["item_embedding"], private["user_embedding"].unsqueeze(-1)).squeeze(-1)
 
+    def pull_back(self, private: Tensors, shared: Tensors, slope: Tensor) -> dict[str, Tensor]:
+        """∂L/∂p = Σ_r (∂L/∂z_r) q_r and ∂L/∂q_r = (∂L/∂z_r) p."""
+        return {
+            "user_embedding": torch.bmm(slope.unsqueeze(1), shared["item_embedding"]).squeeze(1),
+            "item_embedding": slope.unsqueeze(-1) * private["user_embedding"].unsqueeze(1),
+        }
+
     def scores(self, private: Tensors, shared: Tensors) -> Tensor:
         table = shared["item_embedding"]
         if table.ndim == 2:

@@ -35,7 +35,9 @@ def run(
     config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are laid over.")] = 4,
-    engine: Annotated[str, typer.Option("--engine", help="flower (its simulation) or local (one process).")] = "flower",
+    engine: Annotated[
+        str, typer.Option("--engine", help="flower (its simulation, the default) or local (one process).")
+    ] = "",
     out: Annotated[str, typer.Option("--out", help="Folder for the results.")] = "",
     compare_with: Annotated[
         str, typer.Option("--compare-with", help="Rows of the final table beside this run; '' for none.")

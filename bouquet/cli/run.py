@@ -17,6 +17,7 @@ from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.host import histories_of, interactions_of
 from strategies import without_other_methods
+from strategies.checkpoint import load_checkpoint
 
 ENGINES = ("flower", "local")
 # A resumed run must be the run that was stopped; these settings do not change what a round computes.
@@ -39,11 +40,13 @@ def run_command(
         BouquetError: with the sentence to print and the exit status.
         KeyboardInterrupt: the run was stopped; the folder says so and can be resumed.
     """
-    if engine not in ENGINES:
-        raise ConfigError(f"There is no engine '{engine}'. Known: {', '.join(ENGINES)}.")
     settings = resolve(config_file, [*overrides, *([f'out="{out}"'] if out else [])])
     if settings["resume"]:
-        settings, nodes = _resumed(settings, overrides, nodes)
+        settings, before = _resumed(settings, overrides)
+        nodes, engine = int(before["nodes"]), engine or str(before["engine"])
+    engine = engine or ENGINES[0]
+    if engine not in ENGINES:
+        raise ConfigError(f"There is no engine '{engine}'. Known: {', '.join(ENGINES)}.")
     directory = execute(settings, nodes, engine, Screen())
     if compare_with:
         rows = comparison_rows(settings, compare_with)
@@ -134,15 +137,27 @@ def _in_thread(run: LocalRun, progress: Callable[[], bool]) -> None:
         raise errors[0]
 
 
-def _resumed(settings: dict[str, Scalar], overrides: Sequence[str], nodes: int) -> tuple[dict[str, Scalar], int]:
-    """The stopped run's own settings, with the few that may change."""
+def _resumed(settings: dict[str, Scalar], overrides: Sequence[str]) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
+    """The stopped run's own settings, with the few that may change, and how it was carried out.
+
+    Raises:
+        ConfigError: there is nothing to go on from, or nothing left to do, or another run is asked for.
+    """
     directory = RunDirectory(str(settings["resume"]))
     before = resolve(directory.config, []) | {"resume": str(directory.path)}
-    given = resolve(None, overrides)
-    plain = resolve(None, [])
+    given, plain = resolve(None, overrides), resolve(None, [])
     for key, value in given.items():
         if value != plain[key] and value != before.get(key) and key not in RESUMABLE:
             raise ConfigError(f"'{key}' cannot change when a run is resumed: it was {before.get(key)!r}.")
         if value != plain[key] and key in RESUMABLE:
             before[key] = value
-    return before, int(directory.engine().get("nodes", nodes))
+    checkpoint = load_checkpoint(directory.checkpoints)
+    if checkpoint is None:
+        raise ConfigError(f"{directory.path} has no checkpoint to go on from; start the run again in a new folder.")
+    finished = directory.read_summary()["status"] == "completed"
+    if finished and checkpoint.round >= int(before["num-server-rounds"]):
+        raise ConfigError(f"{directory.path} has finished all {checkpoint.round} rounds; raise num-server-rounds.")
+    engine = directory.engine()
+    if "nodes" not in engine:
+        raise ConfigError(f"{directory.path} was started with `flwr run`; resume it there, with as many SuperNodes.")
+    return before, engine

@@ -36,6 +36,7 @@ _SOURCE = Path(__file__).with_name("kernels.py")
 def kernels() -> ModuleType | None:
     """The compiled kernels, or None where numba is not installed."""
     if importlib.util.find_spec("numba") is None:
+        # Standard error of a device; a simulation shows it in Flower's log.
         print("numba is not installed: local training runs in torch, several times slower.", file=sys.stderr)
         return None
     source = _SOURCE.read_bytes()

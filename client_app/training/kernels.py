@@ -9,7 +9,7 @@ so nothing d-wide is gathered or scattered inside the loop. Every user writes to
 does not depend on how many threads there are.
 
 This module imports nothing of the project: it is compiled from a copy in a per-user folder, where the compiled code
-is found again by every later process (see `numba_backend`).
+is found again by every later process (see `compiled`).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def train_users(
         losses[user] = np.nan
         if num_samples == 0:
             continue
-        moments[:, :num_rows if adam else 1] = 0
+        moments[:, : num_rows if adam else 1] = 0
         user_moments[:] = 0
         batches = (num_samples + batch_size - 1) // batch_size
         counts[:, :num_rows] = 0
@@ -202,9 +202,7 @@ def train_users(
                             first = keep_1 * moments[0, r, j] + take_1 * g
                             second = keep_2 * moments[1, r, j] + take_2 * g * g
                             moments[0, r, j], moments[1, r, j] = first, second
-                            row[j] -= item_rate * (correct_1 * first) / (
-                                np.sqrt(correct_2 * second) + epsilon
-                            )
+                            row[j] -= item_rate * (correct_1 * first) / (np.sqrt(correct_2 * second) + epsilon)
                     else:
                         for j in range(d):
                             gradient[j] += c * row[j]

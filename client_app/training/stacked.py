@@ -83,10 +83,9 @@ class _Chunk:
         for epoch in range(task.options.local_epochs):
             total = torch.zeros(len(self.users), dtype=torch.float64)
             for positive, negative, count in self._batches(epoch):
-                per_user = self._loss(weights, positive, negative, count)
-                gradients = torch.autograd.grad(per_user.sum(), list(weights.values()))
-                step(dict(zip(weights, gradients, strict=True)), count > 0)
-                total += (per_user.detach() * count).cpu().double()
+                gradients, per_user = self._gradients(weights, positive, negative, count)
+                step(gradients, count > 0)
+                total += (per_user * count).cpu().double()
             loss = total / torch.from_numpy(self.sample_lengths)
         self._put_back(weights)
         ends = {name: (weights[name].detach() - start).cpu().numpy() for name, start in starts.items()}
@@ -98,12 +97,24 @@ class _Chunk:
             loss=loss.numpy(),
         )
 
-    def _loss(self, weights: dict[str, Tensor], positive: Tensor, negative: Tensor, count: Tensor) -> Tensor:
-        private = {name: weights[name] for name in self.task.backbone.private}
-        shared = {name: weights[name] for name in self.task.backbone.shared}
-        logits = self.task.backbone.logits(private, shared)
-        terms = (positive + negative) * F.softplus(logits) - positive * logits
-        return terms.sum(dim=1) / count.clamp(min=1)
+    def _gradients(
+        self, weights: dict[str, Tensor], positive: Tensor, negative: Tensor, count: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The gradient of the sum of the users' losses, and the losses [c]; by hand where the backbone can."""
+        backbone = self.task.backbone
+        private = {name: weights[name] for name in backbone.private}
+        shared = {name: weights[name] for name in backbone.shared}
+        samples, size = positive + negative, count.clamp(min=1)
+        with torch.no_grad():
+            logits = backbone.logits(private, shared)
+            slope = (samples * torch.sigmoid(logits)).sub_(positive).div_(size.unsqueeze(1))
+            by_hand = backbone.pull_back(private, shared, slope)
+            if by_hand is not None:
+                return by_hand, _losses(logits, samples, positive, size)
+        logits = backbone.logits(private, shared)
+        losses = _losses(logits, samples, positive, size)
+        gradients = torch.autograd.grad(losses.sum(), list(weights.values()))
+        return dict(zip(weights, gradients, strict=True)), losses.detach()
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For every step of an epoch: positives and negatives per cell [c, r], samples per user [c]."""
@@ -161,6 +172,11 @@ class _Chunk:
                 target[self.users[self.owner], self.rows.values] = values[self.owner, self.place]
             else:
                 target[self.users] = values
+
+
+def _losses(logits: Tensor, samples: Tensor, positive: Tensor, size: Tensor) -> Tensor:
+    """[c] mean loss of each user's batch: (1/N) Σ_r samples_r softplus(z_r) - positive_r z_r."""
+    return (samples * F.softplus(logits) - positive * logits).sum(dim=1) / size
 
 
 class _SGD:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bouquet.wire import EVALUATE, EVALUATE_ARRAYS, ROSTER, ROSTER_ARRAYS, TRAIN, TRAIN_ARRAYS
-from client_app.host import host_of
 from strategies import STRATEGIES
 from tests.runs.helpers import run_here, small_settings
 from tests.runs.test_layouts import Recording
@@ -40,7 +39,6 @@ def test_only_declared_arrays_leave_a_node(tmp_path, strategy, nodes):
 
 def private_values(settings, folder, nodes):
     """[n, 4] the user embeddings that the nodes keep, of all versions."""
-    host_of.cache_clear() if hasattr(host_of, "cache_clear") else None
     files = sorted(folder.glob(f"*/node-*-of-{nodes}/user_embedding.npy"))
     assert len(files) == nodes
     values = np.concatenate([np.load(file).reshape(-1, 4) for file in files])

@@ -61,7 +61,7 @@ def test_a_run_that_was_killed_goes_on_exactly(tmp_path, strategy):
     assert 47 <= rounds < 120
     assert killed.read_summary() == {"status": "running"}, "a killed run must not look finished"
 
-    done = bouquet("run", "--engine", "local", "--compare-with", "", "-c", f'resume="{killed.path}"')
+    done = bouquet("run", "--compare-with", "", "-c", f'resume="{killed.path}"')
     assert done.returncode == 0, done.stderr
     assert_equal_runs(killed, whole)
 
