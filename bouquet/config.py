@@ -91,8 +91,8 @@ class TrainingOptions(Options):
     weight_decay: float = Field(0.0, ge=0, description="L2 decay of all trained parameters (added to the gradient).")
     backend: Literal["auto", "loop", "torch", "numba"] = Field(
         "auto",
-        description="How local training is computed: user by user (loop), stacked (torch) or compiled (numba); the results "
-        "are equal. 'auto' is numba where it is installed and fits the model, else torch.",
+        description="How local training is computed: user by user (loop), stacked (torch) or compiled (numba), with "
+        "equal results. 'auto' is numba where it is installed and fits the model, else torch.",
     )
     device: str = Field("cpu", description="Torch device of local training: 'cpu' or 'cuda'.")
 

@@ -63,6 +63,11 @@ class Ragged:
         starts = np.repeat(self.indptr[rows], lengths)
         return Ragged.from_lengths(lengths, self.values[starts + positions(lengths)])
 
+    def between(self, rows: slice) -> Ragged:
+        """Neighbouring rows start:stop, as views."""
+        indptr = self.indptr[rows.start : rows.stop + 1]
+        return Ragged(indptr - indptr[0], self.values[indptr[0] : indptr[-1]])
+
     def sorted(self) -> Ragged:
         """The same rows with the values of each row in ascending order."""
         order = np.lexsort((self.values, self.row_of_value))

@@ -1,60 +1,31 @@
 """The numba backend: matrix factorisation with compiled loops over users, on as many threads as the process may use.
 
-Compiled code is kept for the next process. Flower runs an app from a folder that is new for every run, and numba
-looks its cache up by the path of the source file; so the kernels are compiled from a copy in the user's cache
-folder, named by its content.
+What the kernels do not compute (another model, weight decay), and everything where numba is not installed, is left
+to the torch backend.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from hashlib import blake2b
-from pathlib import Path
+from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.files import write_atomically
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
+from client_app.training.compiler import kernels
 from client_app.training.stacked import train_stacked
 from client_app.training.task import Changes, LocalTask
 from models import MatrixFactorization
 
 # Tables of the users of one block, in bytes: small enough to stay in the last-level cache of small machines.
 BLOCK_BYTES = 16 * 2**20
-_SOURCE = Path(__file__).with_name("kernels.py")
-
-
-@cache
-def kernels() -> ModuleType | None:
-    """The compiled kernels, or None where numba is not installed."""
-    if importlib.util.find_spec("numba") is None:
-        # Standard error of a device; a simulation shows it in Flower's log.
-        print("numba is not installed: local training runs in torch, several times slower.", file=sys.stderr)
-        return None
-    source = _SOURCE.read_bytes()
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bouquet" / "kernels"
-    path = root / f"kernels_{blake2b(source, digest_size=8).hexdigest()}.py"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_atomically(path, source)
-    except OSError:
-        path = _SOURCE  # a read-only home: compile in place, for this process
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # numba looks its own cache up by module name
-    spec.loader.exec_module(module)
-    return module
 
 
 def fits(task: LocalTask) -> bool:
@@ -64,8 +35,10 @@ def fits(task: LocalTask) -> bool:
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
     """Train blocks of users; what the kernels do not compute, torch does."""
-    code = kernels() if fits(task) else None
+    code = kernels()
     if code is None:
+        _say_once()
+    if code is None or not fits(task):
         yield from train_stacked(task)
         return
     row_bytes = task.num_items and 4 * task.backbone.private["user_embedding"].size
@@ -87,12 +60,14 @@ def _train_block(task: LocalTask, users: NDArray[np.int64], code: ModuleType) ->
     )
     touched = Ragged(row_indptr, rows[: row_indptr[-1]].copy())
     shared = "item_embedding" in task.shared
+    vectors = task.private["user_embedding"][users].astype(task.dtype)
     if shared:
-        start = task.shared["item_embedding"][touched.values].astype(task.dtype)
+        origin = task.shared["item_embedding"].astype(task.dtype, copy=False)
+        tables = np.empty((len(touched.values), vectors.shape[1]), task.dtype)
+        code.gather(origin, touched.values, tables)
     else:
         owners = users[touched.row_of_value]
-        start = task.private["item_embedding"][owners, touched.values].astype(task.dtype)
-    tables, vectors = start.copy(), task.private["user_embedding"][users].astype(task.dtype)
+        tables = task.private["item_embedding"][owners, touched.values].astype(task.dtype)
     losses = np.empty(len(users))
     arguments = (
         touched.indptr,
@@ -107,17 +82,22 @@ def _train_block(task: LocalTask, users: NDArray[np.int64], code: ModuleType) ->
         options.optimizer == "adam",
         task.dtype(task.rate("item_embedding")),
         task.dtype(task.rate("user_embedding")),
-        task.dtype(options.weight_decay),
         losses,
     )
     _spread(lambda begin, end: code.train_users(begin, end, *arguments), touched.indptr)
-    task.private["user_embedding"][users] = vectors  # type: ignore[index]
+    task.private["user_embedding"][users] = vectors
     changes = Changes(users=users, rows=touched, loss=losses)
     if shared:
-        changes.by_item["item_embedding"] = np.subtract(tables, start, out=tables)
+        code.subtract_rows(tables, origin, touched.values)
+        changes.by_item["item_embedding"] = tables
     else:
-        task.private["item_embedding"][owners, touched.values] = tables  # type: ignore[index]
+        task.private["item_embedding"][owners, touched.values] = tables
     return changes
+
+
+@cache
+def _say_once() -> None:
+    print("numba is not installed: local training runs in torch, several times slower.", file=sys.stderr)
 
 
 def threads() -> int:
@@ -134,5 +114,5 @@ def _spread(work, indptr: NDArray[np.int64]) -> None:  # type: ignore[no-untyped
     cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], count + 1)[1:-1])
     bounds = [0, *cuts.tolist(), users]
     with ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(work, *pair) for pair in zip(bounds[:-1], bounds[1:], strict=True)]:
+        for done in [pool.submit(work, *pair) for pair in pairwise(bounds)]:
             done.result()

@@ -70,6 +70,22 @@ def batch_orders(stream, indptr, epoch, out):
 
 
 @_compile
+def gather(table, rows, out):
+    """out = table[rows]."""
+    for i in range(len(rows)):
+        out[i] = table[rows[i]]
+
+
+@_compile
+def subtract_rows(out, table, rows):
+    """out -= table[rows]."""
+    for i in range(len(rows)):
+        row, origin = out[i], table[rows[i]]
+        for j in range(len(row)):
+            row[j] -= origin[j]
+
+
+@_compile
 def touched_rows(positive_indptr, positives, negative_indptr, negatives, num_items, row_indptr, rows, place):
     """The distinct items of every user's samples, ascending, and where each sample's item is among them.
 
@@ -107,115 +123,183 @@ def touched_rows(positive_indptr, positives, negative_indptr, negatives, num_ite
 
 
 @_compile
+def _exponentials(logits, size, out, exponents, powers):
+    """out = exp(-|logits|).
+
+    In float32, exp(x) = 2^n 2^f with n + f = x log2(e) and a polynomial for 2^f (relative error 2e-7), in loops that
+    the compiler turns into vector instructions; `powers` is the memory of `exponents` read as float32, so that a
+    shifted integer is the power of two.
+    """
+    if out.itemsize == 8:
+        for i in range(size):
+            out[i] = math.exp(-abs(logits[i]))
+        return
+    for i in range(size):
+        x = max(np.float32(-1.442695040888963) * abs(np.float32(logits[i])), np.float32(-126.0))
+        n = np.floor(x)
+        f = x - n
+        y = np.float32(2.1579014e-4)
+        y = y * f + np.float32(1.2474251e-3)
+        y = y * f + np.float32(9.6752245e-3)
+        y = y * f + np.float32(5.5485100e-2)
+        y = y * f + np.float32(0.24022943)
+        y = y * f + np.float32(0.69314703)
+        out[i] = y * f + np.float32(1.0)
+        exponents[i] = (np.int32(n) + np.int32(127)) << np.int32(23)
+    for i in range(size):
+        out[i] *= powers[i]
+
+
+@_compile
+def _count(here, order, start, stop, positives, counts, listed):
+    """Count a batch into counts[0] (positives) and counts[1] (negatives) by row, and list its distinct rows."""
+    active = 0
+    for i in range(start, stop):
+        row = here[order[i]]
+        if counts[0, row] == 0 and counts[1, row] == 0:
+            listed[active] = row
+            active += 1
+        counts[0 if order[i] < positives else 1, row] += 1
+    return active
+
+
+@_compile
+def _logits(table, p, listed, active, logits):
+    for i in range(active):
+        row = table[listed[i]]
+        logits[i] = 0
+        for j in range(len(p)):
+            logits[i] += row[j] * p[j]
+
+
+@_compile
+def _slopes(counts, listed, active, logits, small, scale, slopes):
+    """c_r of the module's equation, for the listed rows; scale = 1 / N, small = exp(-|z|)."""
+    one = scale / scale
+    for i in range(active):
+        positive = counts[0, listed[i]]
+        sigmoid = (one if logits[i] >= 0 else small[i]) / (one + small[i])
+        slopes[i] = ((positive + counts[1, listed[i]]) * sigmoid - positive) * scale
+
+
+@_compile
+def _loss(counts, listed, active, logits, small):
+    """Σ (a + b) softplus(z) - a z over the listed rows."""
+    total = 0.0
+    for i in range(active):
+        positive = counts[0, listed[i]]
+        softplus = math.log1p(small[i]) + max(logits[i], 0)
+        total += (positive + counts[1, listed[i]]) * softplus - positive * logits[i]
+    return total
+
+
+@_compile
+def _sgd_rows(table, p, listed, active, slopes, rate, gradient):
+    """gradient = Σ c_r q_r with the old rows, and q_r ← q_r - rate c_r p."""
+    gradient[:] = 0
+    for i in range(active):
+        row, c = table[listed[i]], slopes[i]
+        step = rate * c
+        for j in range(len(p)):
+            gradient[j] += c * row[j]
+            row[j] -= step * p[j]
+
+
+@_compile
+def _adam(weight, gradient, first, second, numbers):
+    """One step of Adam on a row of weights; numbers: rate, β1, 1 - β1, β2, 1 - β2, ε, and both bias corrections."""
+    rate, keep_1, take_1, keep_2, take_2 = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    epsilon, scale_1, scale_2 = numbers[5], numbers[6], numbers[7]
+    for j in range(len(weight)):
+        m = keep_1 * first[j] + take_1 * gradient[j]
+        v = keep_2 * second[j] + take_2 * gradient[j] * gradient[j]
+        first[j], second[j] = m, v
+        weight[j] -= rate * (scale_1 * m) / (np.sqrt(scale_2 * v) + epsilon)
+
+
+@_compile
+def _adam_rows(table, p, slopes_by_row, first, second, numbers, gradient, row_gradient):
+    """As `_sgd_rows`, for all rows: moments move those that are not in the batch too."""
+    gradient[:] = 0
+    for r in range(len(table)):
+        for j in range(len(p)):
+            gradient[j] += slopes_by_row[r] * table[r, j]
+            row_gradient[j] = slopes_by_row[r] * p[j]
+        _adam(table[r], row_gradient, first[r], second[r], numbers)
+
+
+@_compile
 def train_users(
     begin, end, row_indptr, tables, sample_indptr, num_positives, place, vectors, stream,
-    epochs, batch_size, adam, item_rate, user_rate, decay, losses,
+    epochs, batch_size, adam, item_rate, user_rate, losses,
 ):  # fmt: skip
     """Train users begin … end - 1; `tables` [rows, d] and `vectors` [k, d] change in place.
 
     Args:
         row_indptr: [k + 1] rows of each user in `tables`.
         sample_indptr: [k + 1] samples of each user in `place`; the first num_positives[u] are positives.
+        place: [samples] row of each sample in its user's table.
         stream: [k] keyed stream of the batch order.
+        item_rate, user_rate: of the tables' type.
         losses: [k] receives the mean loss of the last epoch.
     """
-    d = vectors.shape[1]
-    # Constants of the tables' own type: a single float64 among them would make all arithmetic float64.
-    typed = np.array([0.0, 1.0, 0.9, 0.1, 0.999, 0.001, 1e-8, 0.0, 0.0, 0.0]).astype(tables.dtype)
-    zero, one, keep_1, take_1, keep_2, take_2, epsilon = (
-        typed[0], typed[1], typed[2], typed[3], typed[4], typed[5], typed[6],
-    )  # fmt: skip
+    d, dtype = vectors.shape[1], tables.dtype
     most_rows, most_samples = 1, 1
     for user in range(begin, end):
         most_rows = max(most_rows, row_indptr[user + 1] - row_indptr[user])
         most_samples = max(most_samples, sample_indptr[user + 1] - sample_indptr[user])
-    counts = np.zeros((2, most_rows), tables.dtype)
-    listed = np.empty(most_rows, np.int64)
+    counts, listed = np.zeros((2, most_rows), dtype), np.empty(most_rows, np.int64)
+    logits, small, slopes = np.empty(most_rows, dtype), np.empty(most_rows, dtype), np.empty(most_rows, dtype)
+    by_row, exponents = np.empty(most_rows, dtype), np.empty(most_rows, np.int32)
+    powers = exponents.view(np.float32)
     keys, buckets = np.empty(most_samples, np.uint64), np.empty(most_samples + 1, np.int64)
-    bucket_of, order = np.empty(most_samples, np.int64), np.empty(most_samples, np.int64)
-    gradient = np.zeros(d, tables.dtype)
-    moments = np.zeros((2, most_rows if adam else 1, d), tables.dtype)
-    user_moments = np.zeros((2, d), tables.dtype)
+    bucket_of, order = np.empty(most_samples, np.int64), np.arange(most_samples)
+    gradient, row_gradient = np.zeros(d, dtype), np.zeros(d, dtype)
+    first = np.zeros((most_rows if adam else 1, d), dtype)
+    second, user_moments = np.zeros_like(first), np.zeros((2, d), dtype)
+    # Numbers of the tables' own type: a single float64 among them would make all arithmetic float64.
+    scale = np.empty(1, dtype)
+    numbers = np.array([0.0, 0.9, 0.1, 0.999, 0.001, 1e-8, 0.0, 0.0]).astype(dtype)
+    user_numbers = numbers.copy()
+    numbers[0], user_numbers[0] = item_rate, user_rate
     for user in range(begin, end):
         table = tables[row_indptr[user] : row_indptr[user + 1]]
         here = place[sample_indptr[user] : sample_indptr[user + 1]]
-        p, num_rows, num_samples = vectors[user], len(table), len(here)
-        positives = num_positives[user]
-        losses[user] = np.nan
-        if num_samples == 0:
-            continue
-        moments[:, : num_rows if adam else 1] = 0
-        user_moments[:] = 0
-        batches = (num_samples + batch_size - 1) // batch_size
-        counts[:, :num_rows] = 0
+        p, size, positives = vectors[user], len(here), num_positives[user]
+        batches, step, active = (size + batch_size - 1) // batch_size, 0, 0
+        first[: len(table) if adam else 0], second[: len(table) if adam else 0], user_moments[:] = 0, 0, 0
         if batches == 1:
-            for i in range(num_samples):
-                counts[0 if i < positives else 1, here[i]] += 1
-            for i in range(num_rows):
-                listed[i] = i
-        step = 0
+            for i in range(size):
+                order[i] = i
+            active = _count(here, order, 0, size, positives, counts, listed)
         for epoch in range(epochs):
+            losses[user] = 0.0 if size else np.nan
             if batches > 1:
-                _order(stream[user], epoch, num_samples, keys, buckets, bucket_of, order)
-            total = 0.0
+                _order(stream[user], epoch, size, keys, buckets, bucket_of, order)
             for batch in range(batches):
-                start, stop = batch * batch_size, min((batch + 1) * batch_size, num_samples)
-                active = num_rows
+                start, stop = batch * batch_size, min((batch + 1) * batch_size, size)
                 if batches > 1:
-                    dense = adam or decay > 0
-                    if dense:
-                        counts[:, :num_rows] = 0
-                        for i in range(num_rows):
-                            listed[i] = i
-                    else:
-                        active = 0
-                    for i in range(start, stop):
-                        sample = order[i]
-                        row = here[sample]
-                        if not dense and counts[0, row] == 0 and counts[1, row] == 0:
-                            listed[active] = row
-                            active += 1
-                        counts[0 if sample < positives else 1, row] += 1
+                    active = _count(here, order, start, stop, positives, counts, listed)
                 step += 1
-                typed[7] = 1.0 / (stop - start)
-                typed[8], typed[9] = 1.0 / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
-                scale, correct_1, correct_2 = typed[7], typed[8], typed[9]
-                gradient[:] = 0
-                for i in range(active):
-                    r = listed[i]
-                    row = table[r]
-                    z = zero
+                scale[0] = 1.0 / (stop - start)
+                _logits(table, p, listed, active, logits)
+                _exponentials(logits, active, small, exponents, powers)
+                _slopes(counts, listed, active, logits, small, scale[0], slopes)
+                if epoch == epochs - 1:
+                    losses[user] += _loss(counts, listed, active, logits, small) / size
+                if adam:
+                    for these in (numbers, user_numbers):
+                        these[6], these[7] = 1.0 / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
+                    by_row[: len(table)] = 0
+                    for i in range(active):
+                        by_row[listed[i]] = slopes[i]
+                    _adam_rows(table, p, by_row, first, second, numbers, gradient, row_gradient)
+                    _adam(p, gradient, user_moments[0], user_moments[1], user_numbers)
+                else:
+                    _sgd_rows(table, p, listed, active, slopes, item_rate, gradient)
                     for j in range(d):
-                        z += row[j] * p[j]
-                    small = math.exp(-abs(z))
-                    sigmoid = one / (one + small)
-                    if z < 0:
-                        sigmoid = small * sigmoid
-                    count = counts[0, r] + counts[1, r]
-                    c = (count * sigmoid - counts[0, r]) * scale
-                    if epoch == epochs - 1:
-                        total += count * (math.log1p(small) + max(z, zero)) - counts[0, r] * z
-                    if adam:
-                        for j in range(d):
-                            gradient[j] += c * row[j]
-                            g = c * p[j] + decay * row[j]
-                            first = keep_1 * moments[0, r, j] + take_1 * g
-                            second = keep_2 * moments[1, r, j] + take_2 * g * g
-                            moments[0, r, j], moments[1, r, j] = first, second
-                            row[j] -= item_rate * (correct_1 * first) / (np.sqrt(correct_2 * second) + epsilon)
-                    else:
-                        for j in range(d):
-                            gradient[j] += c * row[j]
-                            row[j] -= item_rate * (c * p[j] + decay * row[j])
-                    if batches > 1 and not (adam or decay > 0):
-                        counts[0, r] = counts[1, r] = 0
-                for j in range(d):
-                    g = gradient[j] + decay * p[j]
-                    if adam:
-                        first = keep_1 * user_moments[0, j] + take_1 * g
-                        second = keep_2 * user_moments[1, j] + take_2 * g * g
-                        user_moments[0, j], user_moments[1, j] = first, second
-                        p[j] -= user_rate * (correct_1 * first) / (np.sqrt(correct_2 * second) + epsilon)
-                    else:
-                        p[j] -= user_rate * g
-            losses[user] = total / num_samples
+                        p[j] -= user_rate * gradient[j]
+                if batches > 1:
+                    for i in range(active):
+                        counts[0, listed[i]], counts[1, listed[i]] = 0, 0
+        counts[:, : len(table)] = 0

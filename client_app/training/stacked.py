@@ -79,14 +79,13 @@ class _Chunk:
         weights |= {name: self._stack(name) for name in (*task.dense_specs, *task.backbone.private)}
         starts = {name: weight.detach().clone() for name, weight in weights.items() if name in task.shared}
         step = (_Adam if task.options.optimizer == "adam" else _SGD)(task, weights)
-        loss = torch.full((len(self.users),), float("nan"), dtype=torch.float64)
+        loss = torch.zeros(len(self.users), dtype=torch.float64)
+        last = task.options.local_epochs - 1
         for epoch in range(task.options.local_epochs):
-            total = torch.zeros(len(self.users), dtype=torch.float64)
             for positive, negative, count in self._batches(epoch):
-                gradients, per_user = self._gradients(weights, positive, negative, count)
+                gradients, total = self._gradients(weights, positive, negative, count, with_loss=epoch == last)
                 step(gradients, count > 0)
-                total += (per_user * count).cpu().double()
-            loss = total / torch.from_numpy(self.sample_lengths)
+                loss += total.cpu().double()
         self._put_back(weights)
         ends = {name: (weights[name].detach() - start).cpu().numpy() for name, start in starts.items()}
         return Changes(
@@ -94,13 +93,16 @@ class _Chunk:
             rows=self.rows,
             by_item={name: ends[name][self.owner, self.place] for name in task.item_specs if name in task.shared},
             dense={name: ends[name] for name in task.dense_specs if name in task.shared},
-            loss=loss.numpy(),
+            loss=(loss / torch.from_numpy(self.sample_lengths)).numpy(),
         )
 
     def _gradients(
-        self, weights: dict[str, Tensor], positive: Tensor, negative: Tensor, count: Tensor
+        self, weights: dict[str, Tensor], positive: Tensor, negative: Tensor, count: Tensor, with_loss: bool
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """The gradient of the sum of the users' losses, and the losses [c]; by hand where the backbone can."""
+        """The gradient of the sum of the users' mean losses, by hand where the backbone can.
+
+        Also the sum of every user's sample losses [c], which costs as much as the gradient, or zeros.
+        """
         backbone = self.task.backbone
         private = {name: weights[name] for name in backbone.private}
         shared = {name: weights[name] for name in backbone.shared}
@@ -110,11 +112,11 @@ class _Chunk:
             slope = (samples * torch.sigmoid(logits)).sub_(positive).div_(size.unsqueeze(1))
             by_hand = backbone.pull_back(private, shared, slope)
             if by_hand is not None:
-                return by_hand, _losses(logits, samples, positive, size)
+                return by_hand, _loss(logits, samples, positive) if with_loss else torch.zeros_like(count)
         logits = backbone.logits(private, shared)
-        losses = _losses(logits, samples, positive, size)
-        gradients = torch.autograd.grad(losses.sum(), list(weights.values()))
-        return dict(zip(weights, gradients, strict=True)), losses.detach()
+        losses = _loss(logits, samples, positive)
+        gradients = torch.autograd.grad((losses / size).sum(), list(weights.values()))
+        return dict(zip(weights, gradients, strict=True)), losses.detach() if with_loss else torch.zeros_like(count)
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For every step of an epoch: positives and negatives per cell [c, r], samples per user [c]."""
@@ -174,9 +176,9 @@ class _Chunk:
                 target[self.users] = values
 
 
-def _losses(logits: Tensor, samples: Tensor, positive: Tensor, size: Tensor) -> Tensor:
-    """[c] mean loss of each user's batch: (1/N) Σ_r samples_r softplus(z_r) - positive_r z_r."""
-    return (samples * F.softplus(logits) - positive * logits).sum(dim=1) / size
+def _loss(logits: Tensor, samples: Tensor, positive: Tensor) -> Tensor:
+    """[c] sum of the losses of each user's samples: Σ_r samples_r softplus(z_r) - positive_r z_r."""
+    return (samples * F.softplus(logits) - positive * logits).sum(dim=1)
 
 
 class _SGD:
@@ -190,7 +192,7 @@ class _SGD:
             gradient = gradients[name]
             if self.decay:
                 gradient = gradient + self.decay * weight * _like(active, weight)
-            weight -= self.rates[name] * gradient
+            weight.sub_(gradient, alpha=self.rates[name])
 
 
 class _Adam:

@@ -21,7 +21,12 @@ from bouquet.arrays import Arrays, Specs
 from bouquet.config import TrainingOptions
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Purpose, Words, draw, streams
+from client_app.training.compiler import kernels
 from models import Backbone
+
+
+# Marks of this many (user, item) pairs are made at once when touched items are looked for.
+_CELLS = 2**25
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,19 @@ class LocalTask:
         if self.options.weight_decay > 0:
             k, m = len(self.users), self.num_items
             return Ragged.from_lengths(np.full(k, m), np.tile(np.arange(m), k))
-        k = len(self.users)
-        pairs = [rows.row_of_value * self.num_items + rows.values for rows in (self.positives, self.negatives)]
-        touched = np.unique(np.concatenate(pairs))
-        return Ragged.from_lengths(np.bincount(touched // self.num_items, minlength=k), touched % self.num_items)
+        block = max(1, _CELLS // self.num_items)
+        lengths, values = [], []
+        for start in range(0, len(self.users), block):
+            users = slice(start, start + block)
+            marks = np.zeros((len(self.users[users]), self.num_items), dtype=bool)
+            for rows in (self.positives, self.negatives):
+                part = rows.between(users)
+                marks[part.row_of_value, part.values] = True
+            lengths.append(marks.sum(axis=1))
+            values.append(np.nonzero(marks)[1].astype(np.int32))
+        if not lengths:
+            return Ragged.from_lengths([], [])
+        return Ragged.from_lengths(np.concatenate(lengths), np.concatenate(values))
 
     def start(self, name: str, user: int, rows: NDArray[np.integer] | None) -> NDArray[np.floating]:
         """A copy of where a user's training starts from: the given rows of an array, or the whole array."""
@@ -119,8 +133,12 @@ def batch_order(users: Words, lengths: NDArray[np.int64], seed: int, round_: int
     Returns:
         [sum(lengths)] positions within each user's samples, one user after another.
     """
+    stream = streams(seed, users, round_, Purpose.BATCH_ORDER)
+    if (code := kernels()) is not None:
+        order = np.empty(int(lengths.sum()), np.int64)
+        code.batch_orders(stream, np.concatenate([[0], np.cumsum(lengths)]), epoch, order)
+        return order
     slot = positions(lengths)
     owner = np.repeat(np.arange(len(users)), lengths)
-    stream = streams(seed, users, round_, Purpose.BATCH_ORDER)
     keys = draw(np.repeat(stream, lengths), slot + epoch * 2**32)
     return slot[np.lexsort((keys, owner))]
