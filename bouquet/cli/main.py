@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -122,8 +123,14 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME")], data_dir: DataDi
     fetch_command(name, data_dir)
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Entry point of the program."""
+    # Asked to end, a run ends as after Ctrl-C: Flower's processes first, and a folder that says so.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         status = app(standalone_mode=False)
     except BouquetError as error:

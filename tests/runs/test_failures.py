@@ -243,12 +243,13 @@ def test_a_full_disk_fails_the_run_in_words(tmp_path, small_disk, strategy):
         pytest.fail(f"{file} was left half-written")
 
 
-def test_ctrl_c_stops_the_run_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_run_and_says_how_to_go_on(tmp_path, sign):
     out = RunDirectory(tmp_path / "run")
     given = {"num-server-rounds": 5000, "checkpoint-every": 1}
     process = start_bouquet("run", "--engine", "local", *pairs(given), "--out", str(out.path))
     await_condition(lambda: len(out.rounds()) >= 3)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, sign)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert stdout.strip().splitlines()[-1] == f"Go on with: bouquet run -c 'resume=\"{out.path}\"'"
