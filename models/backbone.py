@@ -54,6 +54,17 @@ class Backbone(ABC):
         """
         return None
 
+    def sgd_step(self, private: Tensors, shared: Tensors, slope: Tensor, rates: Mapping[str, float]) -> bool:
+        """One step of plain SGD in place, array -= rate · ∂L/∂array, where that is cheaper than the gradient itself.
+
+        Args:
+            private, shared, slope: as for `pull_back`.
+            rates: name -> learning rate.
+        Returns:
+            Whether the step was made; False leaves it to `pull_back`.
+        """
+        return False
+
     @abstractmethod
     def scores(self, private: Tensors, shared: Tensors) -> Tensor:
         """Scores of every user for the whole catalogue.

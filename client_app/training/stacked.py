@@ -62,16 +62,20 @@ class _Chunk:
         self._index_samples(positives, negatives)
 
     def _index_samples(self, positives: Ragged, negatives: Ragged) -> None:
-        """Every sample as (user, row of the user's table, label), users one after another, positives first."""
-        owner = np.concatenate([positives.row_of_value, negatives.row_of_value])
-        item = np.concatenate([positives.values, negatives.values])
-        label = np.concatenate([np.ones(len(positives.values), bool), np.zeros(len(negatives.values), bool)])
-        by_user = np.argsort(owner, kind="stable")
-        self.sample_owner, self.sample_label = owner[by_user], label[by_user]
-        size = self.task.num_items
-        found = np.searchsorted(self.owner * size + self.rows.values, owner[by_user] * size + item[by_user])
-        self.sample_cell = self.sample_owner * self.num_rows + self.place[found]
+        """Every sample as a cell of one array of counts, users one after another, positives first.
+
+        Cells [0, c r) count positives by user and row, cells [c r, 2 c r) negatives.
+        """
+        place_of = np.zeros((len(self.users), self.task.num_items), dtype=np.int32)
+        place_of[self.owner, self.rows.values] = self.place
         self.sample_start = np.cumsum(self.sample_lengths) - self.sample_lengths
+        self.sample_cell = np.empty(int(self.sample_lengths.sum()), dtype=np.int64)
+        begin = self.sample_start
+        for half, part in enumerate((positives, negatives)):
+            owner = part.row_of_value
+            cell = (half * len(self.users) + owner) * self.num_rows + place_of[owner, part.values]
+            self.sample_cell[np.repeat(begin, part.lengths) + positions(part.lengths)] = cell
+            begin = begin + part.lengths
 
     def train(self) -> Changes:
         task = self.task
@@ -83,9 +87,9 @@ class _Chunk:
         last = task.options.local_epochs - 1
         for epoch in range(task.options.local_epochs):
             for positive, negative, count in self._batches(epoch):
-                gradients, total = self._gradients(weights, positive, negative, count, with_loss=epoch == last)
-                step(gradients, count > 0)
-                loss += total.cpu().double()
+                total = self._step(weights, step, positive, negative, count, with_loss=epoch == last)
+                if epoch == last:
+                    loss += total.cpu().double()
         self._put_back(weights)
         ends = {name: (weights[name].detach() - start).cpu().numpy() for name, start in starts.items()}
         return Changes(
@@ -96,12 +100,15 @@ class _Chunk:
             loss=(loss / torch.from_numpy(self.sample_lengths)).numpy(),
         )
 
-    def _gradients(
-        self, weights: dict[str, Tensor], positive: Tensor, negative: Tensor, count: Tensor, with_loss: bool
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """The gradient of the sum of the users' mean losses, by hand where the backbone can.
+    def _step(
+        self, weights: dict[str, Tensor], step: _SGD | _Adam, positive: Tensor, negative: Tensor, count: Tensor,
+        with_loss: bool,
+    ) -> Tensor:  # fmt: skip
+        """One step along the gradient of the users' mean losses, by hand where the backbone can.
 
-        Also the sum of every user's sample losses [c], which costs as much as the gradient, or zeros.
+        Returns:
+            [c] the sum of each user's sample losses before the step; zeros if not asked for, because they cost as
+            much as the gradient.
         """
         backbone = self.task.backbone
         private = {name: weights[name] for name in backbone.private}
@@ -109,14 +116,16 @@ class _Chunk:
         samples, size = positive + negative, count.clamp(min=1)
         with torch.no_grad():
             logits = backbone.logits(private, shared)
+            losses = _loss(logits, samples, positive) if with_loss else torch.zeros_like(count)
             slope = (samples * torch.sigmoid(logits)).sub_(positive).div_(size.unsqueeze(1))
+            if isinstance(step, _SGD) and not step.decay and backbone.sgd_step(private, shared, slope, step.rates):
+                return losses
             by_hand = backbone.pull_back(private, shared, slope)
-            if by_hand is not None:
-                return by_hand, _loss(logits, samples, positive) if with_loss else torch.zeros_like(count)
-        logits = backbone.logits(private, shared)
-        losses = _loss(logits, samples, positive)
-        gradients = torch.autograd.grad((losses / size).sum(), list(weights.values()))
-        return dict(zip(weights, gradients, strict=True)), losses.detach() if with_loss else torch.zeros_like(count)
+        if by_hand is None:
+            total = (_loss(backbone.logits(private, shared), samples, positive) / size).sum()
+            by_hand = dict(zip(weights, torch.autograd.grad(total, list(weights.values())), strict=True))
+        step(by_hand, count > 0)
+        return losses
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For every step of an epoch: positives and negatives per cell [c, r], samples per user [c]."""
@@ -126,7 +135,7 @@ class _Chunk:
             return
         if steps == 1:
             if epoch == 0:
-                self._whole = self._count(slice(None))
+                self._whole = self._count(slice(None), self.sample_lengths)
             yield self._whole
             return
         keys = self.task.users[self.users]
@@ -134,18 +143,13 @@ class _Chunk:
         sample = np.repeat(self.sample_start, self.sample_lengths) + place
         batch = positions(self.sample_lengths) // size
         for step in range(steps):
-            yield self._count(sample[batch == step])
+            yield self._count(sample[batch == step], np.clip(self.sample_lengths - step * size, 0, size))
 
-    def _count(self, samples: slice | NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-        shape, cells = (len(self.users), self.num_rows), len(self.users) * self.num_rows
-        cell, label, owner = self.sample_cell[samples], self.sample_label[samples], self.sample_owner[samples]
-        counts = (
-            np.bincount(cell[label], minlength=cells).reshape(shape),
-            np.bincount(cell[~label], minlength=cells).reshape(shape),
-            np.bincount(owner, minlength=len(self.users)),
-        )
-        positive, negative, count = (self._tensor(values) for values in counts)
-        return positive, negative, count
+    def _count(self, samples: slice | NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+        cells = 2 * len(self.users) * self.num_rows
+        counts = np.bincount(self.sample_cell[samples], minlength=cells)
+        positive, negative = self._tensor(counts).reshape(2, len(self.users), self.num_rows)
+        return positive, negative, self._tensor(sizes)
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(values.astype(self.task.dtype)).to(self.device)
@@ -158,7 +162,7 @@ class _Chunk:
             stacked[self.owner, self.place] = self.task.shared[name][self.rows.values]
         else:
             stacked[self.owner, self.place] = self.task.private[name][self.users[self.owner], self.rows.values]
-        return torch.from_numpy(stacked).to(self.device).requires_grad_()
+        return _columns_first(torch.from_numpy(stacked).to(self.device)).requires_grad_()
 
     def _stack(self, name: str) -> Tensor:
         if name in self.task.shared:
@@ -179,6 +183,11 @@ class _Chunk:
 def _loss(logits: Tensor, samples: Tensor, positive: Tensor) -> Tensor:
     """[c] sum of the losses of each user's samples: Σ_r samples_r softplus(z_r) - positive_r z_r."""
     return (samples * F.softplus(logits) - positive * logits).sum(dim=1)
+
+
+def _columns_first(table: Tensor) -> Tensor:
+    """The same [c, r, d] values with r running fastest in memory, which batched products read best."""
+    return table.transpose(1, 2).contiguous().transpose(1, 2) if table.ndim == 3 else table
 
 
 class _SGD:
