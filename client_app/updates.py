@@ -11,6 +11,7 @@ from bouquet.randomness import Words
 from bouquet.records import PackedArray, PackedRows
 from bouquet.wire import TrainReply
 from client_app.training import Changes
+from client_app.training.compiler import kernels
 
 
 class SumCollector:
@@ -38,8 +39,7 @@ class SumCollector:
         self.loss[users] = changes.loss
         self.upload_bytes[users] += _bytes_alone(changes, self.specs)
         for name, values in changes.by_item.items():
-            scaled = values * np.repeat(weights, changes.rows.lengths).reshape(-1, *[1] * (values.ndim - 1))
-            add_rows(self.sums[name], changes.rows.values, scaled)
+            add_rows(self.sums[name], changes.rows, values, weights)
             self.touched[name][changes.rows.values] = True
         for name, values in changes.dense.items():
             self.sums[name] += np.tensordot(weights, values, axes=1)
@@ -108,17 +108,29 @@ class RowsCollector:
         return TrainReply(users=users, loss=loss, upload_bytes=upload_bytes, rows=packed, seconds=seconds)
 
 
-def add_rows(table: NDArray[np.float64], rows: NDArray[np.integer], values: NDArray[np.floating]) -> None:
-    """table[rows] += values, for rows that repeat.
+def add_rows(
+    table: NDArray[np.float64], rows: Ragged, values: NDArray[np.floating], weights: NDArray[np.float64]
+) -> None:
+    """table[rows of user u] += weights[u] * values of user u.
 
-    Sorting and summing runs is several times faster than `np.add.at` for wide rows.
+    Args:
+        table: [m, …].
+        rows: [c] rows of items, one for each user.
+        values: [nnz, …].
+        weights: [c].
     """
-    if len(rows) == 0:
+    code = kernels()
+    if code is not None and values.ndim == 2:
+        code.add_weighted(table, rows.indptr, rows.values, values, weights)
         return
-    order = np.argsort(rows, kind="stable")
-    ordered = rows[order]
+    # Sorting and summing runs is several times faster than `np.add.at` for wide rows.
+    if len(rows.values) == 0:
+        return
+    scaled = values * np.repeat(weights, rows.lengths).reshape(-1, *[1] * (values.ndim - 1))
+    order = np.argsort(rows.values, kind="stable")
+    ordered = rows.values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    table[ordered[starts]] += np.add.reduceat(values[order].astype(np.float64), starts, axis=0)
+    table[ordered[starts]] += np.add.reduceat(scaled[order], starts, axis=0)
 
 
 def _bytes_alone(changes: Changes, specs: Specs) -> NDArray[np.int64]:

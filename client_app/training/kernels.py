@@ -86,6 +86,16 @@ def subtract_rows(out, table, rows):
 
 
 @_compile
+def add_weighted(table, indptr, rows, values, weights):
+    """table[rows[i]] += weights[u] * values[i] for the rows i of every user u; table in float64."""
+    for user in range(len(weights)):
+        for i in range(indptr[user], indptr[user + 1]):
+            target, value = table[rows[i]], values[i]
+            for j in range(len(value)):
+                target[j] += weights[user] * value[j]
+
+
+@_compile
 def touched_rows(positive_indptr, positives, negative_indptr, negatives, num_items, row_indptr, rows, place):
     """The distinct items of every user's samples, ascending, and where each sample's item is among them.
 
@@ -108,7 +118,14 @@ def touched_rows(positive_indptr, positives, negative_indptr, negatives, num_ite
                 where[negatives[i]] = 0
                 rows[filled] = negatives[i]
                 filled += 1
-        rows[start:filled] = np.sort(rows[start:filled])
+        if 16 * (filled - start) > num_items:  # walking over the catalogue is cheaper than sorting
+            filled = start
+            for item in range(num_items):
+                if where[item] == 0:
+                    rows[filled] = item
+                    filled += 1
+        else:
+            rows[start:filled] = np.sort(rows[start:filled])
         for i in range(start, filled):
             where[rows[i]] = i - start
         for i in range(positive_indptr[user], positive_indptr[user + 1]):

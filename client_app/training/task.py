@@ -24,7 +24,6 @@ from bouquet.randomness import Purpose, Words, draw, streams
 from client_app.training.compiler import kernels
 from models import Backbone
 
-
 # Marks of this many (user, item) pairs are made at once when touched items are looked for.
 _CELLS = 2**25
 
