@@ -32,10 +32,12 @@ def _mix(word):
 
 
 @_compile
-def _order(stream, epoch, size, keys, buckets, first, order):
-    """Positions 0 … size - 1 in ascending order of their random keys: a bucket sort, since keys are uniform.
+def _order(stream, epoch, size, batch_size, keys, buckets, first, order):
+    """Positions 0 … size - 1 in batches, in ascending order of their random keys.
 
-    Key i is number i + epoch * 2**32 of the stream, as in `task.batch_order`.
+    Key i is number i + epoch * 2**32 of the stream, as in `task.batch_order`. Keys are uniform, so a sort into as
+    many buckets as keys is almost complete; it is completed only where a batch ends inside a bucket, because the
+    order within a batch changes nothing.
     """
     buckets[: size + 1] = 0
     for i in range(size):
@@ -48,16 +50,19 @@ def _order(stream, epoch, size, keys, buckets, first, order):
     for i in range(size):
         order[buckets[first[i]]] = i
         buckets[first[i]] += 1
-    for i in range(1, size):
-        moved, j = order[i], i - 1
-        while j >= 0 and keys[order[j]] > keys[moved]:
-            order[j + 1] = order[j]
-            j -= 1
-        order[j + 1] = moved
+    for boundary in range(batch_size, size, batch_size):
+        bucket = first[order[boundary]]
+        begin = buckets[bucket - 1] if bucket > 0 else 0
+        for i in range(begin + 1, buckets[bucket]):
+            moved, j = order[i], i - 1
+            while j >= begin and keys[order[j]] > keys[moved]:
+                order[j + 1] = order[j]
+                j -= 1
+            order[j + 1] = moved
 
 
 @_compile
-def batch_orders(stream, indptr, epoch, out):
+def batch_orders(stream, indptr, epoch, batch_size, out):
     """The order of every user's samples in one epoch: out[indptr[u]:indptr[u + 1]] for user u."""
     longest = 0
     for user in range(len(stream)):
@@ -66,7 +71,7 @@ def batch_orders(stream, indptr, epoch, out):
     first = np.empty(longest, np.int64)
     for user in range(len(stream)):
         start, size = indptr[user], indptr[user + 1] - indptr[user]
-        _order(stream[user], epoch, size, keys, buckets, first, out[start : start + size])
+        _order(stream[user], epoch, size, batch_size, keys, buckets, first, out[start : start + size])
 
 
 @_compile
@@ -292,7 +297,7 @@ def train_users(
         for epoch in range(epochs):
             losses[user] = 0.0 if size else np.nan
             if batches > 1:
-                _order(stream[user], epoch, size, keys, buckets, bucket_of, order)
+                _order(stream[user], epoch, size, batch_size, keys, buckets, bucket_of, order)
             for batch in range(batches):
                 start, stop = batch * batch_size, min((batch + 1) * batch_size, size)
                 if batches > 1:

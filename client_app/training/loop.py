@@ -36,7 +36,7 @@ def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
         order = np.arange(len(samples[0]))
         if len(order) > options.batch_size:
             lengths = np.array([len(order)])
-            order = batch_order(task.users[user : user + 1], lengths, task.seed, task.round, epoch)
+            order = batch_order(task.users[user : user + 1], lengths, task.seed, task.round, epoch, options.batch_size)
         losses = []
         for start in range(0, len(order), options.batch_size):
             batch = torch.from_numpy(order[start : start + options.batch_size])

@@ -139,7 +139,7 @@ class _Chunk:
             yield self._whole
             return
         keys = self.task.users[self.users]
-        place = batch_order(keys, self.sample_lengths, self.task.seed, self.task.round, epoch)
+        place = batch_order(keys, self.sample_lengths, self.task.seed, self.task.round, epoch, size)
         sample = np.repeat(self.sample_start, self.sample_lengths) + place
         batch = positions(self.sample_lengths) // size
         for step in range(steps):

@@ -123,8 +123,10 @@ class Changes:
 Backend = Callable[[LocalTask], Iterator[Changes]]
 
 
-def batch_order(users: Words, lengths: NDArray[np.int64], seed: int, round_: int, epoch: int) -> NDArray[np.int64]:
-    """A keyed random order of each user's samples in one epoch.
+def batch_order(
+    users: Words, lengths: NDArray[np.int64], seed: int, round_: int, epoch: int, batch_size: int
+) -> NDArray[np.int64]:
+    """A keyed random order of each user's samples in one epoch, fixed up to the order within a batch.
 
     Args:
         users: [k] keys.
@@ -135,7 +137,7 @@ def batch_order(users: Words, lengths: NDArray[np.int64], seed: int, round_: int
     stream = streams(seed, users, round_, Purpose.BATCH_ORDER)
     if (code := kernels()) is not None:
         order = np.empty(int(lengths.sum()), np.int64)
-        code.batch_orders(stream, np.concatenate([[0], np.cumsum(lengths)]), epoch, order)
+        code.batch_orders(stream, np.concatenate([[0], np.cumsum(lengths)]), epoch, batch_size, order)
         return order
     slot = positions(lengths)
     owner = np.repeat(np.arange(len(users)), lengths)

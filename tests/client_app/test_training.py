@@ -9,7 +9,7 @@ from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, TrainingOptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import user_keys
-from client_app.training import BACKENDS, LocalTask, stacked
+from client_app.training import BACKENDS, LocalTask, compiled, stacked, task
 from client_app.training.task import batch_order
 from models import BACKBONES
 
@@ -142,8 +142,54 @@ def test_only_touched_items_are_in_an_update():
 
 def test_batch_order_is_a_permutation_that_depends_on_the_user_alone():
     users, lengths = user_keys(["a", "b", "c"]), np.array([5, 0, 9])
-    order = batch_order(users, lengths, seed=1, round_=3, epoch=0)
+    order = batch_order(users, lengths, seed=1, round_=3, epoch=0, batch_size=2)
     assert sorted(order[:5]) == list(range(5))
     assert sorted(order[5:]) == list(range(9))
-    assert np.array_equal(order[5:], batch_order(users[2:], lengths[2:], seed=1, round_=3, epoch=0))
-    assert not np.array_equal(order[5:], batch_order(users[2:], lengths[2:], seed=1, round_=3, epoch=1))
+    alone = [batch_order(users[2:], lengths[2:], seed=1, round_=3, epoch=epoch, batch_size=2) for epoch in (0, 1)]
+    assert np.array_equal(order[5:], alone[0])
+    assert not np.array_equal(order[5:], alone[1])
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_batches_are_the_same_with_and_without_compiled_code(batch_size, monkeypatch):
+    users, lengths = user_keys([str(i) for i in range(30)]), np.arange(30) * 13
+    arguments = {"seed": 1, "round_": 3, "epoch": 2, "batch_size": batch_size}
+    compiled = batch_order(users, lengths, **arguments)
+    monkeypatch.setattr(task, "kernels", lambda: None)
+    plain = batch_order(users, lengths, **arguments)
+    starts = np.cumsum(lengths) - lengths
+    for start, length in zip(starts, lengths, strict=True):
+        for begin in range(start, start + length, batch_size):
+            end = min(begin + batch_size, start + length)
+            assert set(compiled[begin:end]) == set(plain[begin:end])
+
+
+def test_without_numba_torch_trains_and_one_line_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(compiled, "kernels", lambda: None)
+    compiled._say_once.cache_clear()
+    expected, found = (outcome(make_task(lengths=SIZES), backend) for backend in ("torch", "numba"))
+    for _ in BACKENDS["numba"](make_task(lengths=[3])):
+        pass
+    np.testing.assert_array_equal(found["changes"], expected["changes"])
+    assert capsys.readouterr().err == "numba is not installed: local training runs in torch, several times slower.\n"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_single_precision_is_close_to_the_oracle(optimizer):
+    """The kernels' float32 exponential is a polynomial: still within float32 of the loop in float64."""
+    options = {"lengths": SIZES, "optimizer": optimizer, "batch_size": 16, "learning_rate": 0.5}
+    expected = outcome(make_task(**options), "loop")
+    found = outcome(make_task(**options, dtype=np.float32), "numba")
+    tolerance = 1e-6 if optimizer == "sgd" else 2e-3  # Adam turns rounding of gradients near zero into whole steps
+    np.testing.assert_allclose(found["changes"], expected["changes"], atol=tolerance)
+    np.testing.assert_allclose(found["loss"], expected["loss"], atol=tolerance)
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads(monkeypatch):
+    results = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(compiled, "threads", lambda count=count: count)
+        results.append(outcome(make_task(lengths=SIZES, batch_size=16), "numba"))
+    for other in results[1:]:
+        for name, values in results[0].items():
+            np.testing.assert_array_equal(other[name], values)
