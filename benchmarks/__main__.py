@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks import local_training
+from benchmarks import local_training, rounds
 from benchmarks.machine import describe_machine
+from benchmarks.shapes import DATA_VARIABLE
+from benchmarks.tables import markdown
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look in about a minute")
+    parser.add_argument("--quick", action="store_true", help="a look in a few minutes")
     quick = parser.parse_args().quick
-    document = {
-        "machine": describe_machine(),
-        "local_training": local_training.quick() if quick else local_training.full(),
+    real = ["ml-100k"] if quick else ["ml-100k", "ml-1m"]
+    tables = {
+        "Local training, one core": local_training.quick() if quick else local_training.full(),
+        "Whole rounds, all users": rounds.by_engine(
+            real if os.environ.get(DATA_VARIABLE) else ["synthetic"], [4] if quick else [1, 2, 4, 8, 16], rounds=6
+        ),
+        "Growth": rounds.growth([1000, 2000] if quick else [6250, 12500, 25000, 50000], rounds=4),
     }
+    machine = describe_machine()
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.now():%Y-%m-%d-%H%M%S}.json"
-    path.write_text(json.dumps(document, indent=2) + "\n")
-    machine = "\n".join(f"- {key}: {value}" for key, value in document["machine"].items())
-    text = f"# Benchmarks\n\n{machine}\n\n## Local training\n\n{local_training.table(document['local_training'])}\n"
+    path.write_text(json.dumps({"machine": machine, **tables}, indent=2) + "\n")
+    parts = ["# Benchmarks", "\n".join(f"- {key}: {value}" for key, value in machine.items())]
+    parts += [f"## {title}\n\n{markdown(rows)}" for title, rows in tables.items()]
+    text = "\n\n".join(parts) + "\n"
     path.with_suffix(".md").write_text(text)
     print(text)
     print(f"Written to {path} and {path.with_suffix('.md').name}")

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import describe_machine
 from benchmarks.shapes import Shape, shape
+from benchmarks.tables import markdown
 from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, TrainingOptions
 from client_app.training import BACKENDS, LocalTask
@@ -114,14 +115,6 @@ def measure(
     return rows
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
-    head = ("shape", "embedding_size", "batch_size", "optimizer", "backend", "users_per_second", "ratio_to_loop")
-    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-    lines += ["| " + " | ".join(str(row[key]) for key in head) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def quick() -> list[dict[str, Any]]:
     """A look in under a minute."""
     return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], repetitions=3, loop_users=24)
@@ -142,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         json.dump(rows, sys.stdout, indent=2)
         print()
     else:
-        print(json.dumps(describe_machine(), indent=2), table(rows), sep="\n\n")
+        print(json.dumps(describe_machine(), indent=2), markdown(rows), sep="\n\n")
 
 
 if __name__ == "__main__":

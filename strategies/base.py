@@ -197,6 +197,7 @@ class BaseStrategy(Strategy):
         means = summarise(values)
         self.best.offer(server_round, means, values)
         self._record |= means
+        self._record["node_seconds"]["evaluate"] = sum(reply.seconds for reply in received.replies)
         self._record["evaluation_failures"] = [vars(failure) for failure in received.failures]
         flat: dict[str, Any] = {
             f"{part}/{kind}/{name}": v
@@ -273,6 +274,7 @@ class BaseStrategy(Strategy):
         sizes["wire_down"] = sum(message_bytes(item.message.content) for item in self._sent)
         sizes["wire_up"] = received.bytes
         self._record["users"] = metrics["users"]
+        self._record["node_seconds"] = {"train": sum(reply.seconds for reply in received.replies)}
         self._record["loss"] = metrics["loss"]
         self._record["failures"] = [vars(failure) for failure in received.failures]
 

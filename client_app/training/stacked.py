@@ -81,7 +81,6 @@ class _Chunk:
         task = self.task
         weights = {name: self._gather(name) for name in task.item_specs}
         weights |= {name: self._stack(name) for name in (*task.dense_specs, *task.backbone.private)}
-        starts = {name: weight.detach().clone() for name, weight in weights.items() if name in task.shared}
         step = (_Adam if task.options.optimizer == "adam" else _SGD)(task, weights)
         loss = torch.zeros(len(self.users), dtype=torch.float64)
         last = task.options.local_epochs - 1
@@ -91,12 +90,15 @@ class _Chunk:
                 if epoch == last:
                     loss += total.cpu().double()
         self._put_back(weights)
-        ends = {name: (weights[name].detach() - start).cpu().numpy() for name, start in starts.items()}
+        by_item = {name: self._rows_of(weights[name]) for name in task.item_specs if name in task.shared}
+        for name, values in by_item.items():
+            values -= task.shared[name][self.rows.values]
+        dense = {name: weights[name].detach().cpu().numpy() for name in task.dense_specs if name in task.shared}
         return Changes(
             users=self.users,
             rows=self.rows,
-            by_item={name: ends[name][self.owner, self.place] for name in task.item_specs if name in task.shared},
-            dense={name: ends[name] for name in task.dense_specs if name in task.shared},
+            by_item=by_item,
+            dense={name: values - task.shared[name] for name, values in dense.items()},
             loss=(loss / torch.from_numpy(self.sample_lengths)).numpy(),
         )
 
@@ -173,11 +175,15 @@ class _Chunk:
 
     def _put_back(self, weights: dict[str, Tensor]) -> None:
         for name, target in self.task.private.items():
-            values = weights[name].detach().cpu().numpy()
             if name in self.task.item_specs:
-                target[self.users[self.owner], self.rows.values] = values[self.owner, self.place]
+                target[self.users[self.owner], self.rows.values] = self._rows_of(weights[name])
             else:
-                target[self.users] = values
+                target[self.users] = weights[name].detach().cpu().numpy()
+
+    def _rows_of(self, stacked: Tensor) -> NDArray[np.floating]:
+        """[nnz, …]: the users' rows without the padding, one user after another."""
+        flat = stacked.detach().contiguous().flatten(0, 1)
+        return flat[torch.from_numpy(self.owner * self.num_rows + self.place).to(self.device)].cpu().numpy()
 
 
 def _loss(logits: Tensor, samples: Tensor, positive: Tensor) -> Tensor:

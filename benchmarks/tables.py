@@ -1,0 +1,13 @@
+"""Results as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as a table, columns as in the first row."""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([str(row[key]) for key in head] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
