@@ -68,11 +68,6 @@ class Ragged:
         indptr = self.indptr[rows.start : rows.stop + 1]
         return Ragged(indptr - indptr[0], self.values[indptr[0] : indptr[-1]])
 
-    def sorted(self) -> Ragged:
-        """The same rows with the values of each row in ascending order."""
-        order = np.lexsort((self.values, self.row_of_value))
-        return Ragged(self.indptr, self.values[order])
-
 
 def positions(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
     """0, 1, …, length - 1 for every row, one row after another: [sum(lengths)]."""

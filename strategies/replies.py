@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bouquet.errors import RunFailed, WireError
 from bouquet.randomness import Words
+from bouquet.records import message_bytes
 
 
 class _Reply(Protocol):
@@ -48,6 +49,7 @@ class Received:
         replies: the valid ones, in the order in which they were asked for, whatever order they came in.
         users: for each of them, its users' positions in the roster.
         failures: why the others are missing.
+        bytes: size of the valid replies' arrays as they came.
     """
 
     replies: list
@@ -68,7 +70,9 @@ def receive(
         decode: raises `WireError` on a malformed reply.
     """
     came = {message.metadata.reply_to_message_id: message for message in messages}
-    received = Received([], [], [], bytes=0)
+    replies: list[R] = []
+    users: list[NDArray[np.int64]] = []
+    failures: list[Failure] = []
     size = 0
     for item in sent:
         node = item.message.metadata.dst_node_id
@@ -82,12 +86,12 @@ def receive(
             if not np.array_equal(reply.users, keys[item.users]):
                 raise WireError("the reply is about other users than those asked for")
         except WireError as error:
-            received.failures.append(Failure(node, len(item.users), str(error)))
+            failures.append(Failure(node, len(item.users), str(error)))
             continue
-        size += sum(len(a.data) for record in message.content.array_records.values() for a in record.values())
-        received.replies.append(reply)
-        received.users.append(item.users)
-    return Received(received.replies, received.users, received.failures, size)
+        size += message_bytes(message.content)
+        replies.append(reply)
+        users.append(item.users)
+    return Received(replies, users, failures, size)
 
 
 def require_enough(received: Received, asked: int, least: float, what: str) -> None:

@@ -41,7 +41,7 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
     if code is None or not fits(task):
         yield from train_stacked(task)
         return
-    row_bytes = task.num_items and 4 * task.backbone.private["user_embedding"].size
+    row_bytes = 4 * task.backbone.private["user_embedding"].size
     at_most = task.positives.lengths + task.negatives.lengths
     blocks = (np.cumsum(at_most * row_bytes) // BLOCK_BYTES).astype(np.int64)
     for block in np.split(np.arange(len(task.users)), np.flatnonzero(np.diff(blocks)) + 1):

@@ -38,7 +38,9 @@ def test_from_pairs_keeps_the_order_inside_a_row(lists, random):
     assert [list(ragged.row(i)) for i in range(len(ragged))] == lists
 
 
-@given(rows)
-def test_sorted_sorts_within_rows(lists):
-    ragged = build(lists).sorted()
-    assert [list(ragged.row(i)) for i in range(len(ragged))] == [sorted(row) for row in lists]
+@given(rows, st.data())
+def test_between_is_a_view_of_neighbouring_rows(lists, data):
+    start = data.draw(st.integers(0, len(lists)))
+    stop = data.draw(st.integers(start, len(lists) + 3))
+    part = build(lists).between(slice(start, stop))
+    assert [list(part.row(i)) for i in range(len(part))] == lists[start:stop]
