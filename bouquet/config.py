@@ -89,6 +89,15 @@ class TrainingOptions(Options):
     learning_rate_decay: float = Field(1.0, gt=0, le=1, description="Factor on both local learning rates per round.")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="Local optimiser, created fresh in every round.")
     weight_decay: float = Field(0.0, ge=0, description="L2 decay of all trained parameters (added to the gradient).")
+    network_weight_decay: float = Field(
+        0.0, ge=0, description="L2 decay of shared networks, such as the MLP of 'ncf', on top of weight-decay."
+    )
+    early_stop_tolerance: float = Field(
+        0.0,
+        ge=0,
+        description="A user ends its local epochs when one of them changed its loss by no more than this share; "
+        "0: all epochs are run.",
+    )
     backend: Literal["auto", "loop", "torch", "numba"] = Field(
         "auto",
         description="How local training is computed: user by user (loop), stacked (torch) or compiled (numba), with "

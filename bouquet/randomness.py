@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     VALIDATION_CANDIDATES = 7
     TEST_CANDIDATES = 8
     NOISE = 9
+    FEATURE_NOISE = 10
 
 
 def user_key(user_id: str) -> int:
@@ -92,6 +93,14 @@ def normals(stream: Words, count: int) -> NDArray[np.float64]:
     radius = np.sqrt(-2.0 * np.log1p(-uniform[:, :pairs]))
     angle = 2.0 * np.pi * uniform[:, pairs:]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :count]
+
+
+def laplace(stream: Words, count: int, scale: float) -> NDArray[np.float64]:
+    """[k, count] numbers of each stream from Laplace's distribution: density exp(-|x| / scale) / (2 scale)."""
+    # The middle of each of 2^53 equal steps: never 0, so that the logarithm is finite.
+    uniform = uniforms(draw(stream[:, None], np.arange(count)[None, :])) + 2.0**-54
+    centred = uniform - 0.5
+    return np.asarray(-scale * np.sign(centred) * np.log1p(-2.0 * np.abs(centred)))
 
 
 def generator(seed: int, round_: int, purpose: Purpose, name: str = "") -> np.random.Generator:

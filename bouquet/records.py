@@ -5,6 +5,7 @@ Decoding checks names, types, shapes and finiteness; what fails is a `WireError`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +123,29 @@ def read_personal(content: RecordDict, num_users: int) -> Arrays:
         if values.ndim == 0 or len(values) != num_users:
             raise WireError(f"personal array '{name}' should have one entry for each of {num_users} users")
     return arrays
+
+
+def read_reports(
+    content: RecordDict, users: Words, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[np.float32]]:
+    """What users tell beside their update: exactly the names of `shapes`; a size of -1 may be any."""
+    sent = set(content.array_records["reports"]) if "reports" in content.array_records else set()
+    if unknown := sorted(sent - shapes.keys()):
+        raise WireError(f"nobody asked for the report '{unknown[0]}'")
+    reports = {}
+    for name, shape in shapes.items():
+        values = read_raw(content, "reports", name)
+        wanted = (len(users), *shape)
+        fits = values.ndim == len(wanted) and all(w in (-1, s) for w, s in zip(wanted, values.shape, strict=True))
+        if values.dtype != np.float32 or not fits:
+            raise WireError(
+                f"the report '{name}' should be float32 {list(wanted)}, not {values.dtype.name} {list(values.shape)}"
+            )
+        finite = np.isfinite(values).reshape(len(users), -1).all(axis=1)
+        if not finite.all():
+            raise WireError(f"user {int(users[np.flatnonzero(~finite)[0]]):016x} reports '{name}' that is not finite")
+        reports[name] = values
+    return reports
 
 
 def read_packed_array(content: RecordDict, name: str, shape: tuple[int, ...], by_item: bool) -> PackedArray:

@@ -11,6 +11,7 @@ message that fails is refused with `WireError`; it never reaches a strategy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ from bouquet.records import (
     read_packed_rows,
     read_personal,
     read_record,
+    read_reports,
     read_scalar,
     read_shared,
     read_users,
@@ -45,6 +47,9 @@ ROSTER, TRAIN, EVALUATE = "query.roster", "train", "evaluate"
 ROSTER_ARRAYS = frozenset({"user", "size"})
 TRAIN_ARRAYS = frozenset({"user", "loss", "upload_bytes"})
 EVALUATE_ARRAYS = frozenset({"user", "metrics"})
+
+# What single users may tell the server beside their update, where a strategy asks for it.
+REPORTS = frozenset({"features"})
 
 Update = Literal["sum", "rows"]
 Weighting = Literal["uniform", "size"]
@@ -195,6 +200,7 @@ class TrainReply:
         factor: see `sums`; for one user its weight, so that its float32 change travels unrounded.
         weight: sum of the users' weights.
         rows: the changes of each user, by array ("rows" replies).
+        reports: what each user tells beside its update, by a name in `REPORTS`: [k, …] each.
         seconds: wall time of training on the node.
     """
 
@@ -205,6 +211,7 @@ class TrainReply:
     factor: float = 1.0
     weight: float = 0.0
     rows: dict[str, PackedRows] = field(default_factory=dict)
+    reports: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     seconds: float = 0.0
 
     def encode(self) -> RecordDict:
@@ -214,10 +221,15 @@ class TrainReply:
             update |= {f"{name}/{part}": value for part, value in parts.items() if value is not None}
         users = {"user": self.users, "loss": self.loss, "upload_bytes": self.upload_bytes}
         config: dict[str, Any] = {"factor": self.factor, "weight": self.weight, "seconds": self.seconds}
-        return RecordDict({"update": pack(update), "users": pack(users), "config": ConfigRecord(config)})
+        records: dict[str, Any] = {"update": pack(update), "users": pack(users), "config": ConfigRecord(config)}
+        if self.reports:
+            records["reports"] = pack(self.reports)
+        return RecordDict(records)
 
     @classmethod
-    def decode(cls, content: RecordDict, specs: Specs, update: Update) -> TrainReply:
+    def decode(
+        cls, content: RecordDict, specs: Specs, update: Update, reports: Mapping[str, tuple[int, ...]] | None = None
+    ) -> TrainReply:
         config, users = read_config(content), read_users(content)
         declared = {f"{name}/{part}" for name in specs for part in ("indptr", "rows", "values")}
         for name in read_record(content, "update"):
@@ -240,6 +252,7 @@ class TrainReply:
             factor=factor,
             weight=weight,
             rows=rows,
+            reports=read_reports(content, users, reports or {}),
             seconds=read_scalar(config, "seconds", float),
         )
 

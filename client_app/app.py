@@ -24,7 +24,7 @@ def roster(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the asked users for one round."""
     host = _host(context)
-    request = TrainRequest.decode(message.content, host.backbone.shared)
+    request = TrainRequest.decode(message.content, host.shared_specs)
     return Message(rounds.train(host, request).encode(), reply_to=message)
 
 
@@ -32,7 +32,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the asked users on what was held out of their histories."""
     host = _host(context)
-    request = EvaluateRequest.decode(message.content, host.backbone.shared)
+    request = EvaluateRequest.decode(message.content, host.shared_specs)
     return Message(rounds.evaluate(host, request).encode(), reply_to=message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,6 +18,8 @@ from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
 from bouquet.errors import WireError
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words
+from client_app.personalization import device_methods
+from client_app.personalization.base import Personalization
 from client_app.state import PrivateState
 from data_partition import Interactions, assign, evaluation_candidates, load, make_split
 from models import BACKBONES, Backbone
@@ -110,6 +113,7 @@ class Host:
         config: the run's settings.
         histories: the hosted users' data.
         backbone: the model.
+        methods: what stands between the arrays that travel and the backbone, plug-ins first.
         state_root: folder under which private state is kept, by run series.
         durable: whether state is forced to the disk.
     """
@@ -117,6 +121,7 @@ class Host:
     config: RunConfig
     histories: Histories
     backbone: Backbone
+    methods: tuple[Personalization, ...]
     state_root: Path
     durable: bool
 
@@ -135,23 +140,43 @@ class Host:
         except KeyError as error:
             raise WireError(f"user {error.args[0]:016x} does not live on this node") from None
 
+    @cached_property
+    def shared_specs(self) -> dict[str, ArraySpec]:
+        """The arrays that may travel."""
+        specs = dict(self.backbone.shared)
+        for method in self.methods:
+            specs |= method.shared
+        return specs
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """The shared arrays of which every user keeps a version of its own."""
+        return frozenset().union(*(method.kept for method in self.methods))
+
     def private_specs(self, shared: Mapping[str, object]) -> dict[str, ArraySpec]:
-        """The arrays that stay here when only `shared` ones travel."""
-        unshared = {name: spec for name, spec in self.backbone.shared.items() if name not in shared}
-        return {**self.backbone.private, **unshared}
+        """The arrays that are kept here when only `shared` ones travel to all users alike."""
+        specs = dict(self.backbone.private)
+        for method in self.methods:
+            specs |= method.private
+        own = {name: spec for name, spec in self.shared_specs.items() if name not in shared or name in self.kept}
+        return {**specs, **own}
+
+    @cached_property
+    def noise_seed(self) -> int:
+        """The seed of protective noise: the run's in a simulation, unknown to everybody on a real device."""
+        return secrets.randbits(63) if self.durable else self.config.seed
 
     def state(self, series: str, shared: Mapping[str, object]) -> PrivateState:
         """The private state of the hosted users in one run series."""
+        specs = self.private_specs(shared)
 
         def initial(name: str, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-            if name in self.backbone.private:
-                spec = self.backbone.private[name]
-                return initial_private(name, spec, self.config.seed, self.histories.users[positions])
-            return initial_shared({name: self.backbone.shared[name]}, self.config.seed)[name][None]
+            if name in self.shared_specs:  # all users start alike
+                return initial_shared({name: self.shared_specs[name]}, self.config.seed)[name][None]
+            return initial_private(name, specs[name], self.config.seed, self.histories.users[positions])
 
         node = f"node-{self.histories.partition}-of-{self.histories.num_partitions}"
         folder = self.state_root / series / node
-        specs = self.private_specs(shared)
         return PrivateState(folder, series, self.histories.users, specs, initial, self.durable)
 
 
@@ -175,9 +200,12 @@ def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str
     simulated = "num-partitions" in node
     partition, num_partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
     histories = histories_of(_interactions(own(dict(run_items), DataOptions)), config, partition, num_partitions)
-    backbone = lookup(BACKBONES, "backbone", config.backbone)(histories.num_items, config)
+    model = lookup(BACKBONES, "backbone", config.backbone)
+    backbone = model(histories.num_items, config, own(dict(run_items), model.options_class))
+    methods = device_methods(config, dict(run_items), backbone)
     root = str(node.get("state-dir", "")) or config.state_dir
-    return Host(config, histories, backbone, Path(root) if root else default_state_root(), durable=not simulated)
+    folder = Path(root) if root else default_state_root()
+    return Host(config, histories, backbone, methods, folder, durable=not simulated)
 
 
 # All nodes that share a process read the same files once.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays
@@ -15,7 +15,9 @@ from bouquet.evaluation import evaluate_users
 from bouquet.ragged import Ragged
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
 from client_app.host import Host
-from client_app.state import Values
+from client_app.personalization.base import Given
+from client_app.scoring import scorer
+from client_app.state import PrivateState, Values
 from client_app.training import BACKENDS, LocalTask
 from client_app.updates import RowsCollector, SumCollector
 from data_partition import training_negatives
@@ -35,7 +37,7 @@ def roster(host: Host) -> RosterReply:
         num_items=histories.num_items,
         catalogue=histories.catalogue,
         num_partitions=histories.num_partitions,
-        specs=host.backbone.shared,
+        specs=host.shared_specs,
     )
 
 
@@ -51,33 +53,68 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
     backend = BACKENDS["numba" if options.backend == "auto" else options.backend]
     asked = host.positions(request.users)
     state = host.state(request.series, request.shared)
-    if request.update == "sum":
-        weights = histories.train.lengths[asked].astype(float) if request.weighting == "size" else np.ones(len(asked))
-        collector: SumCollector | RowsCollector = SumCollector(host.backbone.shared, request.shared, weights)
-    else:
-        collector = RowsCollector(host.backbone.shared, request.shared, len(asked))
+    collector: SumCollector | RowsCollector | None = None
+    reports: list[dict[str, NDArray[np.float32]]] = []
     for block in _blocks(host, request.shared, len(asked)):
-        positions = asked[block]
-        private = state.read(positions, request.round, request.trained[block])
+        positions, users = asked[block], request.users[block]
+        given = _given(host, request, state, block, positions, "start")
+        collector = collector or _collector(host, request, given, asked)
         task = LocalTask(
             backbone=host.backbone,
             options=options,
-            users=request.users[block],
+            users=users,
             round=request.round,
             seed=options.seed,
             positives=histories.train.take(positions),
             negatives=_negatives(host, positions, request.round),
-            shared=request.shared,
-            private=private,
+            shared=given.shared,
+            private=given.own,
+            reported=given.reported,
+            frozen=given.frozen,
+            anchors=given.anchors,
+            personalizations=tuple(method for method in host.methods if method.in_loss),
         )
         for changes in backend(task):
+            for method in host.methods:
+                changes = method.disguise(changes, given, users, request.round, host.noise_seed)
             collector.add(changes, offset=block.start)
-        _refuse_divergence(request.users[block], private)
-        state.write(positions, request.round, request.checkpoint_round, private)
-    reply = collector.reply(request.users, seconds=time.perf_counter() - start)
+        _refuse_divergence(users, given.own)
+        reports.append({})
+        for method in host.methods:
+            reports[-1] |= method.reports(given, users, task.positives, task.negatives, request.round, host.noise_seed)
+        state.write(positions, request.round, request.checkpoint_round, given.own)
+    if collector is None:
+        raise WireError("no user is asked to train")
+    told = {name: _stacked([part[name] for part in reports]) for name in reports[0]}
+    reply = collector.reply(request.users, time.perf_counter() - start, told)
     # Only now: a user whose update could not be sent has not trained.
     state.commit()
     return reply
+
+
+def _given(
+    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState, block: slice,
+    positions: NDArray[np.int64], purpose: Literal["start", "deploy"],
+) -> Given:  # fmt: skip
+    """What some users start training from, or recommend with."""
+    before = request.round if purpose == "start" else request.round + 1
+    given = Given(request.shared, state.read(positions, before, request.trained[block]))
+    personal = {name: values[block] for name, values in request.personal.items()}
+    if personal and not host.methods:
+        raise WireError(f"the device has no use for arrays of single users such as '{next(iter(personal))}'")
+    for method in host.methods:
+        given = getattr(method, purpose)(given, personal, ~request.trained[block])
+    return given
+
+
+def _collector(
+    host: Host, request: TrainRequest, given: Given, asked: NDArray[np.int64]
+) -> SumCollector | RowsCollector:
+    specs = {name: host.shared_specs[name] for name in (*given.shared, *sorted(given.reported))}
+    if request.update == "rows":
+        return RowsCollector(specs, len(asked))
+    sizes = host.histories.train.lengths[asked].astype(float)
+    return SumCollector(specs, sizes if request.weighting == "size" else np.ones(len(asked)))
 
 
 def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
@@ -86,19 +123,11 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
     histories = host.histories
     asked = host.positions(request.users)
     state = host.state(request.series, request.shared)
-    shared = {name: torch.from_numpy(values) for name, values in request.shared.items()}
     metrics = []
     for block in _blocks(host, request.shared, len(asked)):
         positions = asked[block]
-        private = state.read(positions, request.round + 1, request.trained[block])
-
-        def scores(rows: NDArray[np.int64], private: Values = private) -> NDArray[np.float32]:
-            tensors = {name: torch.from_numpy(values[rows]) for name, values in private.items()}
-            kept = {name: tensors[name] for name in host.backbone.private}
-            personal = {name: tensors[name] for name in tensors if name not in kept}
-            with torch.inference_mode():
-                return host.backbone.scores(kept, {**shared, **personal}).numpy()
-
+        given = _given(host, request, state, block, positions, "deploy")
+        scores = scorer(host.backbone, host.methods, given, histories.train.take(positions), request.round)
         metrics.append(
             evaluate_users(
                 scores,
@@ -134,6 +163,12 @@ def _blocks(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
     size = max(1, BLOCK_BYTES // max(per_user, 1))
     for start in range(0, max(count, 1), size):
         yield slice(start, min(start + size, count))
+
+
+def _stacked(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Blocks of users one after another; where their last axes differ in length, padded with zeros."""
+    longest = max(part.shape[-1] for part in parts)
+    return np.concatenate([np.pad(p, [(0, 0)] * (p.ndim - 1) + [(0, longest - p.shape[-1])]) for p in parts])
 
 
 def _refuse_divergence(users: NDArray[np.uint64], private: Values) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Arrays, Specs
+from bouquet.arrays import Specs
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Words
 from bouquet.records import PackedArray, PackedRows
 from bouquet.wire import TrainReply
-from client_app.training import Changes
+from client_app.personalization.base import Changes
 from client_app.training.compiler import kernels
 
 
@@ -18,13 +18,12 @@ class SumCollector:
     """Σ_u w_u Δ_u over the node's users, in float64.
 
     Args:
-        specs: the model's arrays.
-        shared: those that came from the server.
+        specs: the arrays whose changes are reported.
         weights: [k] weight of each asked user.
     """
 
-    def __init__(self, specs: Specs, shared: Arrays, weights: NDArray[np.float64]) -> None:
-        self.specs = {name: specs[name] for name in shared}
+    def __init__(self, specs: Specs, weights: NDArray[np.float64]) -> None:
+        self.specs = specs
         self.weights = weights
         self.sums = {name: np.zeros(spec.shape) for name, spec in self.specs.items()}
         self.touched = {name: np.zeros(spec.shape[0], bool) for name, spec in self.specs.items() if spec.by_item}
@@ -44,9 +43,11 @@ class SumCollector:
         for name, values in changes.dense.items():
             self.sums[name] += np.tensordot(weights, values, axes=1)
 
-    def reply(self, users: Words, seconds: float) -> TrainReply:
-        """The update of all added users."""
+    def reply(self, users: Words, seconds: float, reports: dict[str, NDArray[np.float32]]) -> TrainReply:
+        """The update of all added users, with what they tell beside it."""
         alone = len(self.weights) == 1
+        for told in reports.values():
+            self.upload_bytes += told[0].nbytes
         sums = {}
         for name, total in self.sums.items():
             values = total.astype(np.float32) if alone else total
@@ -61,6 +62,7 @@ class SumCollector:
             sums=sums,
             factor=float(self.weights[0]) if alone else 1.0,
             weight=float(self.weights.sum()),
+            reports=reports,
             seconds=seconds,
         )
 
@@ -69,12 +71,12 @@ class RowsCollector:
     """The changes of every user on its own, for strategies that weigh users afterwards.
 
     Args:
-        specs, shared: as for `SumCollector`.
+        specs: as for `SumCollector`.
         count: number of asked users.
     """
 
-    def __init__(self, specs: Specs, shared: Arrays, count: int) -> None:
-        self.specs = {name: specs[name] for name in shared}
+    def __init__(self, specs: Specs, count: int) -> None:
+        self.specs = specs
         self.count = count
         self.parts: list[tuple[NDArray[np.int64], Changes]] = []
 
@@ -82,8 +84,8 @@ class RowsCollector:
         """Keep the changes of some users."""
         self.parts.append((offset + changes.users, changes))
 
-    def reply(self, users: Words, seconds: float) -> TrainReply:
-        """The update of all added users, in the order in which they were asked."""
+    def reply(self, users: Words, seconds: float, reports: dict[str, NDArray[np.float32]]) -> TrainReply:
+        """The update of all added users, with what they tell beside it, in the order in which they were asked."""
         loss, upload_bytes = np.full(self.count, np.nan, np.float32), np.zeros(self.count, np.int64)
         lengths = np.zeros(self.count, np.int64)
         for members, changes in self.parts:
@@ -105,7 +107,11 @@ class RowsCollector:
                     values[members] = changes.dense[name]
             indptr = Ragged.from_lengths(lengths, rows).indptr
             packed[name] = PackedRows(indptr, rows, values) if spec.by_item else PackedRows(None, None, values)
-        return TrainReply(users=users, loss=loss, upload_bytes=upload_bytes, rows=packed, seconds=seconds)
+        for told in reports.values():
+            upload_bytes += told[0].nbytes
+        return TrainReply(
+            users=users, loss=loss, upload_bytes=upload_bytes, rows=packed, reports=reports, seconds=seconds
+        )
 
 
 def add_rows(

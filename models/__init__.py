@@ -2,7 +2,8 @@
 
 from models.backbone import Backbone
 from models.mf import MatrixFactorization
+from models.ncf import NeuralCollaborativeFiltering
 
-BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization}
+BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization, "ncf": NeuralCollaborativeFiltering}
 
-__all__ = ["BACKBONES", "Backbone", "MatrixFactorization"]
+__all__ = ["BACKBONES", "Backbone", "MatrixFactorization", "NeuralCollaborativeFiltering"]

@@ -7,14 +7,15 @@ dimension of users, because a node trains many users at once, each with its own 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from bouquet.arrays import Specs
-from bouquet.config import ModelOptions
+from bouquet.config import ModelOptions, Options
 
 Tensors = Mapping[str, Tensor]
+PullBack = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Backbone(ABC):
@@ -23,13 +24,22 @@ class Backbone(ABC):
     Attributes:
         shared: the arrays that describe items or the network; a strategy decides which of them travel.
         private: the arrays of one user, which never leave its device.
+        options_class: the backbone's own settings.
     """
 
+    options_class: type[Options] = Options
     shared: Specs
     private: Specs
 
     @abstractmethod
-    def __init__(self, num_items: int, options: ModelOptions) -> None: ...
+    def __init__(self, num_items: int, options: ModelOptions, own: Options | None = None) -> None:
+        """Declare the arrays.
+
+        Args:
+            num_items: size of the catalogue.
+            options: the settings of all models.
+            own: the backbone's own settings, an instance of its `options_class`; None: the defaults.
+        """
 
     @abstractmethod
     def logits(self, private: Tensors, shared: Tensors) -> Tensor:
@@ -43,25 +53,26 @@ class Backbone(ABC):
             [k, r] logits.
         """
 
-    def pull_back(self, private: Tensors, shared: Tensors, slope: Tensor) -> dict[str, Tensor] | None:
-        """The gradient of every array, by hand, for a given gradient of the logits.
+    def forward(self, private: Tensors, shared: Tensors) -> tuple[Tensor, PullBack | None]:
+        """The logits, and how a gradient goes back from them, written by hand where that is faster than autograd.
 
         Args:
             private, shared: as for `logits`.
-            slope: ∂L/∂logits, [k, r].
         Returns:
-            name -> [k, …], ∂L/∂array; None where nobody wrote it down, and autograd is used.
+            [k, r] logits, and a function from ∂L/∂logits [k, r] to name -> ∂L/∂array [k, …]; None where nobody
+            wrote it down, and autograd is used.
         """
-        return None
+        return self.logits(private, shared), None
 
     def sgd_step(self, private: Tensors, shared: Tensors, slope: Tensor, rates: Mapping[str, float]) -> bool:
         """One step of plain SGD in place, array -= rate · ∂L/∂array, where that is cheaper than the gradient itself.
 
         Args:
-            private, shared, slope: as for `pull_back`.
+            private, shared: as for `logits`.
+            slope: ∂L/∂logits, [k, r].
             rates: name -> learning rate.
         Returns:
-            Whether the step was made; False leaves it to `pull_back`.
+            Whether the step was made; False leaves it to the optimiser.
         """
         return False
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from bouquet.arrays import ArraySpec
-from bouquet.config import ModelOptions
-from models.backbone import Backbone, Tensors
+from bouquet.config import ModelOptions, Options
+from models.backbone import Backbone, PullBack, Tensors
 
 
 class MatrixFactorization(Backbone):
     """r̂_ui = p_u · q_i with a private user embedding p_u [d] and a shared item embedding Q [m, d]."""
 
-    def __init__(self, num_items: int, options: ModelOptions) -> None:
+    def __init__(self, num_items: int, options: ModelOptions, own: Options | None = None) -> None:
         size = options.embedding_size
         self.shared = {"item_embedding": ArraySpec((num_items, size), "normal", options.init_scale, by_item=True)}
         self.private = {"user_embedding": ArraySpec((size,), "normal", options.init_scale)}
@@ -24,12 +24,16 @@ class MatrixFactorization(Backbone):
         # A row times a matrix: several times faster than matrix times column, or a broadcast product and a sum over d.
         return torch.bmm(private["user_embedding"].unsqueeze(1), shared["item_embedding"].transpose(1, 2)).squeeze(1)
 
-    def pull_back(self, private: Tensors, shared: Tensors, slope: Tensor) -> dict[str, Tensor]:
+    def forward(self, private: Tensors, shared: Tensors) -> tuple[Tensor, PullBack]:
         """∂L/∂p = Σ_r (∂L/∂z_r) q_r and ∂L/∂q_r = (∂L/∂z_r) p."""
-        return {
-            "user_embedding": torch.bmm(slope.unsqueeze(1), shared["item_embedding"]).squeeze(1),
-            "item_embedding": slope.unsqueeze(-1) * private["user_embedding"].unsqueeze(1),
-        }
+
+        def pull_back(slope: Tensor) -> dict[str, Tensor]:
+            return {
+                "user_embedding": torch.bmm(slope.unsqueeze(1), shared["item_embedding"]).squeeze(1),
+                "item_embedding": slope.unsqueeze(-1) * private["user_embedding"].unsqueeze(1),
+            }
+
+        return self.logits(private, shared), pull_back
 
     def sgd_step(self, private: Tensors, shared: Tensors, slope: Tensor, rates: Mapping[str, float]) -> bool:
         """q_r ← q_r - rate (∂L/∂z_r) p for all rows at once, without ever holding the gradient of the table."""

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from bouquet.config import Scalar
 from strategies.averaging import FCF, FedAvg
 from strategies.base import BaseStrategy
+from strategies.fedca_strategy import FedCA
 from strategies.local import Local
 
-STRATEGIES: dict[str, type[BaseStrategy]] = {"fcf": FCF, "fedavg": FedAvg, "local": Local}
+STRATEGIES: dict[str, type[BaseStrategy]] = {"fcf": FCF, "fedavg": FedAvg, "fedca": FedCA, "local": Local}
 
 __all__ = ["STRATEGIES", "BaseStrategy", "without_other_methods"]
 

@@ -52,8 +52,8 @@ class BaseStrategy(Strategy):
         options: the method's own settings, an instance of its `options_class`.
         directory: where results and checkpoints go.
 
-    A method overrides `traveling`, `select_users`, `personal`, `aggregate` and, where it keeps more than shared
-    arrays, `extra_arrays` and `restore_extra`.
+    A method overrides `traveling`, `returning`, `reports`, `prepare`, `select_users`, `personal`, `aggregate` and,
+    where it keeps more than shared arrays, `extra_arrays` and `restore_extra`.
     """
 
     options_class: type[Options] = Options
@@ -73,8 +73,19 @@ class BaseStrategy(Strategy):
     # -- what a method decides -----------------------------------------------------------------------------------
 
     def traveling(self, specs: Specs) -> Specs:
-        """Which of the model's shared arrays the server keeps and sends; by default all."""
+        """Which of the model's shared arrays the server keeps and sends to all users alike; by default all."""
         return specs
+
+    def returning(self, specs: Specs) -> Specs:
+        """The arrays whose changes come back; by default those that travel."""
+        return self.traveling(specs)
+
+    def reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
+        """What users tell beside their update: names and shapes for one user; -1 stands for any size."""
+        return {}
+
+    def prepare(self) -> None:
+        """Called once, when the roster is known and before anything is restored or sent."""
 
     def select_users(self, server_round: int) -> NDArray[np.int64]:
         """Positions in the roster of this round's users: a fraction r of all, without replacement."""
@@ -88,6 +99,10 @@ class BaseStrategy(Strategy):
     def personal(self, users: NDArray[np.int64]) -> Arrays:
         """Per-user arrays [k, …] for these users, for methods that treat every user differently."""
         return {}
+
+    def personal_to_evaluate(self, users: NDArray[np.int64]) -> Arrays:
+        """The same for an evaluation; by default what training would get."""
+        return self.personal(users)
 
     @abstractmethod
     def aggregate(
@@ -105,8 +120,15 @@ class BaseStrategy(Strategy):
         """What else must be in a checkpoint."""
         return {}
 
-    def restore_extra(self, arrays: Extra) -> None:
-        """Take back what `extra_arrays` gave."""
+    def restore_extra(self, arrays: Extra, where: NDArray[np.int64]) -> None:
+        """Take back what `extra_arrays` gave.
+
+        Args:
+            where: [n] the place that each user of the roster had when it was given; -1 for a new one.
+        """
+
+    def finish(self) -> None:
+        """Called once, after the last round."""
 
     # -- Flower's interface --------------------------------------------------------------------------------------
 
@@ -119,7 +141,10 @@ class BaseStrategy(Strategy):
         """One message to every node that hosts users of this round."""
         shared = to_arrays(arrays)
         self._sent = []
+        personal_bytes = 0
         for node, users in self.roster.by_node(self.select_users(server_round)):
+            personal = self.personal(users)
+            personal_bytes += payload_bytes(personal)
             request = TrainRequest(
                 series=self.series,
                 round=server_round,
@@ -127,13 +152,13 @@ class BaseStrategy(Strategy):
                 users=self.roster.users[users],
                 trained=self.trained[users],
                 shared=shared,
-                personal=self.personal(users),
+                personal=personal,
                 update=self.update,
                 weighting=self.weighting,
             )
             self._sent.append(Sent(_message(request.encode(), node, TRAIN, server_round), users))
-        down = payload_bytes(shared)
-        self._record = {"bytes": {"down_per_user": down}, "asked": sum(len(item.users) for item in self._sent)}
+        asked = sum(len(item.users) for item in self._sent)
+        self._record = {"bytes": {"down_per_user": payload_bytes(shared) + personal_bytes / asked}, "asked": asked}
         self._shared = shared
         return [item.message for item in self._sent]
 
@@ -145,9 +170,12 @@ class BaseStrategy(Strategy):
         Raises:
             RunFailed: too few users gave a valid reply.
         """
-        specs = self.traveling(self.roster.specs)
+        specs, reports = self.returning(self.roster.specs), self.reports(self.roster.specs)
         received = receive(
-            self._sent, replies, self.roster.users, lambda content: TrainReply.decode(content, specs, self.update)
+            self._sent,
+            replies,
+            self.roster.users,
+            lambda content: TrainReply.decode(content, specs, self.update, reports),
         )
         asked = sum(len(item.users) for item in self._sent)
         require_enough(received, asked, self.config.min_reply_fraction, f"Round {server_round}")
@@ -177,7 +205,7 @@ class BaseStrategy(Strategy):
                 users=self.roster.users[users],
                 trained=self.trained[users],
                 shared=shared,
-                personal=self.personal(users),
+                personal=self.personal_to_evaluate(users),
             )
             self._sent.append(Sent(_message(request.encode(), node, EVALUATE, server_round), users))
         return [item.message for item in self._sent]
@@ -229,6 +257,7 @@ class BaseStrategy(Strategy):
             self.series = resumed.series
         self.roster = await_roster(grid, self.series, self.config.min_nodes, self.config.node_timeout)
         self.trained = np.zeros(len(self.roster.users), dtype=bool)
+        self.prepare()
         specs = self.traveling(self.roster.specs)
         arrays = initial_arrays or to_record(initial_shared(specs, self.config.seed))
         if resumed:
@@ -264,6 +293,7 @@ class BaseStrategy(Strategy):
                 "total": time.perf_counter() - begin,
             }
             self.directory.append_round(server_round, self._record)
+        self.finish()
         return result
 
     # -- inner works ---------------------------------------------------------------------------------------------
@@ -299,7 +329,7 @@ class BaseStrategy(Strategy):
         self.trained = np.where(here >= 0, checkpoint.trained[here], False)
         self.best = checkpoint.best
         self.checkpoint_round = checkpoint.round
-        self.restore_extra(checkpoint.extra)
+        self.restore_extra(checkpoint.extra, here)
         return checkpoint.shared
 
 

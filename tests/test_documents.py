@@ -1,6 +1,6 @@
 """The documents say what is so: links lead somewhere, commands and settings exist, examples run.
 
-`python -m tests.test_documents` writes the generated configuration page.
+`python -m tests.test_documents` writes the generated configuration page, and the settings in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 import click
 import pytest
+import tomli_w
 import typer.main
 
 from bouquet import __version__
@@ -27,7 +28,7 @@ from bouquet.cli.explain import allowed, literal, settings
 from bouquet.cli.main import app
 from bouquet.cli.settings import option_classes, parse_pairs, validate
 from bouquet.cli.table_file import Row, TableFile
-from bouquet.config import check
+from bouquet.config import check, defaults
 from bouquet.wire import EVALUATE_ARRAYS, ROSTER_ARRAYS, TRAIN_ARRAYS
 from client_app.personalization import PERSONALIZATIONS
 from data_partition import DATASETS
@@ -74,6 +75,14 @@ def configuration_page() -> str:
             "\n".join(["| key | default | allowed | meaning |", "| --- " * 4 + "|", *lines]),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def project_settings() -> str:
+    """pyproject.toml with every setting and its default in `[tool.flwr.app.config]`."""
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    head = "[tool.flwr.app.config]\n"
+    before, _, after = text.partition(head)
+    return before + head + tomli_w.dumps(defaults(option_classes())) + after[after.index("\n[") :]
 
 
 def test_the_configuration_page_is_current():
@@ -344,4 +353,5 @@ def test_the_checks_find_mistakes(tmp_path):
 
 if __name__ == "__main__":
     CONFIGURATION.write_text(configuration_page())
-    print(f"Written: {CONFIGURATION}")
+    (REPOSITORY / "pyproject.toml").write_text(project_settings())
+    print(f"Written: {CONFIGURATION} and the settings in pyproject.toml")

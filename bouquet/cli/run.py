@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bouquet.cli.comparison import comparison_rows
 from bouquet.cli.screen import Screen
-from bouquet.cli.settings import data_options, resolve
+from bouquet.cli.settings import data_options, keys_of, resolve
 from bouquet.config import RunConfig, Scalar, own
 from bouquet.engines.flower import FlowerSimulation
 from bouquet.engines.local import LocalRun
@@ -16,7 +16,6 @@ from bouquet.errors import ConfigError, RunFailed
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.host import histories_of, interactions_of
-from strategies import without_other_methods
 from strategies.checkpoint import load_checkpoint
 
 ENGINES = ("flower", "local")
@@ -69,7 +68,9 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
         raise ConfigError(f"{directory.path} already holds a run. Name another folder, or resume it with resume.")
     settings = settings | {"out": str(directory.path), "resume": str(directory.path) if config.resume else ""}
     settings["state-dir"] = config.state_dir or str(directory.nodes)
-    directory.create(without_other_methods(settings, config.strategy), {"engine": engine, "nodes": nodes})
+    mine = RunConfig().to_flat().keys() | keys_of(config)
+    kept = {key: value for key, value in settings.items() if key in mine}
+    directory.create(kept, {"engine": engine, "nodes": nodes})
     screen.header(config, interactions, nodes, engine)
     try:
         _follow(settings, nodes, engine, directory, screen)

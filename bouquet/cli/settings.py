@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bouquet.config import DataOptions, Options, RunConfig, Scalar, check, defaults, lookup
 from bouquet.errors import ConfigError
-from client_app.personalization import PERSONALIZATIONS
+from client_app.personalization import DEVICE_SIDES, PERSONALIZATIONS, check_combination
 from data_partition import DATASETS
 from models import BACKBONES
 from strategies import STRATEGIES
@@ -19,7 +19,8 @@ _PAIR = re.compile(r"""\s*(?P<key>[A-Za-z0-9_-]+)\s*=\s*(?P<value>"[^"]*"|'[^']*
 
 def option_classes() -> list[type[Options]]:
     """Every class of settings: those of all runs, and those of each method."""
-    methods = {method.options_class for method in STRATEGIES.values()} - {Options}
+    named = [*STRATEGIES.values(), *PERSONALIZATIONS.values(), *DEVICE_SIDES.values(), *BACKBONES.values()]
+    methods = {method.options_class for method in named if method is not None} - {Options}
     return [RunConfig, *sorted(methods, key=lambda options: options.__name__)]
 
 
@@ -46,9 +47,9 @@ def validate(given: Mapping[str, Scalar]) -> None:
     """
     config = check(given, option_classes())[0]
     assert isinstance(config, RunConfig)
-    strategy = lookup(STRATEGIES, "strategy", config.strategy)
+    lookup(STRATEGIES, "strategy", config.strategy)
     lookup(BACKBONES, "backbone", config.backbone)
-    lookup(PERSONALIZATIONS, "personalization", config.personalization)
+    check_combination(config)
     if config.dataset != "file":
         lookup(DATASETS, "dataset", config.dataset)
     elif not config.data_file:
@@ -57,11 +58,27 @@ def validate(given: Mapping[str, Scalar]) -> None:
         raise ConfigError("data-file is only read with dataset = 'file'; leave one of the two out.")
     if config.resume and config.out:
         raise ConfigError("A resumed run goes on in its own folder; leave out 'out' or 'resume'.")
-    own_keys = set(strategy.options_class().to_flat())
-    for key in given:
-        if key not in own_keys and key not in RunConfig().to_flat():
-            owners = ", ".join(sorted(n for n, m in STRATEGIES.items() if key in m.options_class().to_flat()))
-            raise ConfigError(f"'{key}' is a setting of {owners}, and this run uses {config.strategy}.")
+    own_keys = keys_of(config)
+    methods = {**STRATEGIES, **PERSONALIZATIONS, **BACKBONES}
+    everything = defaults(option_classes())
+    for key, value in given.items():
+        # A results folder may list what other methods have, at their defaults.
+        if key not in own_keys and key not in RunConfig().to_flat() and value != everything[key]:
+            owners = sorted(n for n, m in methods.items() if m is not None and key in m.options_class().to_flat())
+            chosen = [config.strategy, config.backbone, config.personalization]
+            uses = ", ".join(name for name in chosen if name != "none")
+            raise ConfigError(f"'{key}' is a setting of {', '.join(owners)}, and this run uses {uses}.")
+
+
+def keys_of(config: RunConfig) -> set[str]:
+    """The settings of the methods that a run uses."""
+    used = [
+        STRATEGIES[config.strategy],
+        BACKBONES[config.backbone],
+        PERSONALIZATIONS[config.personalization],
+        DEVICE_SIDES.get(config.strategy),
+    ]
+    return {key for method in used if method is not None for key in method.options_class().to_flat()}
 
 
 def read_config_file(path: Path) -> dict[str, Scalar]:

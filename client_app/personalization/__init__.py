@@ -1,3 +1,46 @@
-"""Device-side methods: what a device makes of the shared model. 'none' uses it as it is."""
+"""Device-side methods: what a device makes of the shared model.
 
-PERSONALIZATIONS: dict[str, None] = {"none": None}
+A run names a strategy and a personalization. Some strategies have a device side of their own; a plug-in stands
+before it, nearer to the arrays that travel.
+"""
+
+from collections.abc import Mapping
+
+from bouquet.config import RunConfig, Scalar, lookup, own
+from bouquet.errors import ConfigError
+from client_app.personalization.base import Personalization
+from client_app.personalization.fedca import MixedTable
+from models import Backbone
+
+PERSONALIZATIONS: dict[str, type[Personalization] | None] = {"none": None}
+"""The values of the setting 'personalization'; 'none' uses the shared model as it is."""
+
+DEVICE_SIDES: dict[str, type[Personalization]] = {"fedca": MixedTable}
+"""Strategies that come with a device side."""
+
+
+def check_combination(config: RunConfig) -> None:
+    """Refuse a strategy and a plug-in that both decide how a device uses its item table.
+
+    Raises:
+        ConfigError: the two cannot be combined, or there is no such plug-in.
+    """
+    plug_in = lookup(PERSONALIZATIONS, "personalization", config.personalization)
+    if plug_in is not None and config.strategy in DEVICE_SIDES:
+        raise ConfigError(
+            f"{config.strategy} already decides how a device uses its item table, so it cannot be combined with "
+            f"personalization '{config.personalization}'. Choose one of them."
+        )
+
+
+def device_methods(
+    config: RunConfig, settings: Mapping[str, Scalar], backbone: Backbone
+) -> tuple[Personalization, ...]:
+    """The methods of a run, in the order in which they stand between travelling arrays and the backbone.
+
+    Raises:
+        ConfigError: as `check_combination`, or a method's setting cannot be used.
+    """
+    check_combination(config)
+    classes = [PERSONALIZATIONS[config.personalization], DEVICE_SIDES.get(config.strategy)]
+    return tuple(cls(backbone, config, own(settings, cls.options_class)) for cls in classes if cls is not None)

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
+from client_app.personalization.base import Changes
 from client_app.training.compiler import kernels
 from client_app.training.stacked import train_stacked
-from client_app.training.task import Changes, LocalTask
+from client_app.training.task import LocalTask
 from models import MatrixFactorization
 
 # Tables of the users of one block, in bytes: small enough to stay in the last-level cache of small machines.
@@ -30,7 +31,8 @@ BLOCK_BYTES = 16 * 2**20
 
 def fits(task: LocalTask) -> bool:
     """Whether the kernels compute this task: plain matrix factorisation, touched rows only."""
-    return isinstance(task.backbone, MatrixFactorization) and task.options.weight_decay == 0
+    plain = isinstance(task.backbone, MatrixFactorization) and not task.personalizations
+    return plain and task.options.weight_decay == 0 and task.options.early_stop_tolerance == 0
 
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
@@ -67,7 +69,8 @@ def _train_block(task: LocalTask, users: NDArray[np.int64], code: ModuleType) ->
         code.gather(origin, touched.values, tables)
     else:
         owners = users[touched.row_of_value]
-        tables = task.private["item_embedding"][owners, touched.values].astype(task.dtype)
+        before = task.private["item_embedding"][owners, touched.values]
+        tables = before.astype(task.dtype)
     losses = np.empty(len(users))
     arguments = (
         touched.indptr,
@@ -92,6 +95,8 @@ def _train_block(task: LocalTask, users: NDArray[np.int64], code: ModuleType) ->
         changes.by_item["item_embedding"] = tables
     else:
         task.private["item_embedding"][owners, touched.values] = tables
+        if "item_embedding" in task.reported:
+            changes.by_item["item_embedding"] = tables - before
     return changes
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from bouquet.ragged import Ragged
-from client_app.training.task import Changes, LocalTask, batch_order
+from client_app.personalization.base import Batch, Changes
+from client_app.training.objective import losses, working_rows
+from client_app.training.task import LocalTask, batch_order
 
 
 def train_loop(task: LocalTask) -> Iterator[Changes]:
@@ -20,45 +21,53 @@ def train_loop(task: LocalTask) -> Iterator[Changes]:
 
 
 def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
-    options, samples = task.options, _samples(task, user, rows)
-    arrays = {name: task.start(name, user, rows) for name in task.item_specs}
-    arrays |= {name: task.start(name, user, None) for name in (*task.dense_specs, *task.backbone.private)}
-    weights = {name: torch.from_numpy(values.copy()).requires_grad_() for name, values in arrays.items()}
-    groups = [{"params": [weight], "lr": task.rate(name)} for name, weight in weights.items()]
-    optimizer: torch.optim.Optimizer
-    if options.optimizer == "adam":
-        optimizer = torch.optim.Adam(groups, weight_decay=options.weight_decay)
-    else:
-        optimizer = torch.optim.SGD(groups, weight_decay=options.weight_decay)
+    options = task.options
+    index, labels = _samples(task, user, rows)
+    start = {
+        name: task.of_user(name, user, rows if task.by_item(name) else None) for name in (*task.trained, *task.fixed)
+    }
+    arrays = {name: torch.from_numpy(values.copy())[None] for name, values in start.items()}
+    working = working_rows(task, np.array([user]), Ragged.from_lengths([len(rows)], rows), torch.device("cpu"))
+    groups = [
+        {"params": [arrays[name].requires_grad_()], "lr": task.rate(name), "weight_decay": task.decay(name)}
+        for name in task.trained
+    ]
+    optimizer = (torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD)(groups)
 
-    loss_of_epoch = float("nan")
-    for epoch in range(options.local_epochs if len(samples[0]) else 0):
-        order = np.arange(len(samples[0]))
+    loss = before = float("nan")
+    for epoch in range(options.local_epochs if len(index) else 0):
+        order = np.arange(len(index))
         if len(order) > options.batch_size:
             lengths = np.array([len(order)])
             order = batch_order(task.users[user : user + 1], lengths, task.seed, task.round, epoch, options.batch_size)
-        losses = []
-        for start in range(0, len(order), options.batch_size):
-            batch = torch.from_numpy(order[start : start + options.batch_size])
-            loss = _loss(task, weights, samples[0][batch], samples[1][batch])
+        total = 0.0
+        for begin in range(0, len(order), options.batch_size):
+            these = torch.from_numpy(order[begin : begin + options.batch_size])
+            positive = labels[these][None]
+            batch = Batch(positive, 1 - positive, torch.full((1,), len(these)), index[these][None])
+            recommendation, added = losses(task, arrays, batch, working)
             optimizer.zero_grad()
-            loss.backward()
+            (recommendation + added).sum().backward()
             optimizer.step()
-            losses.append(float(loss.detach()) * len(batch))
-        loss_of_epoch = sum(losses) / len(order)
+            total += float(recommendation.detach()) * len(these)
+        loss = total / len(order)
+        if abs(before - loss) <= options.early_stop_tolerance * abs(before) and options.early_stop_tolerance > 0:
+            break
+        before = loss
 
-    trained = {name: weight.detach().numpy() for name, weight in weights.items()}
-    for name in task.private:
-        if name in task.item_specs:
-            task.private[name][user][rows] = trained[name]
+    trained = {name: arrays[name].detach().numpy()[0] for name in task.trained}
+    for name, target in task.private.items():
+        if task.by_item(name):
+            target[user][rows] = trained[name]
         else:
-            task.private[name][user] = trained[name]
+            target[user] = trained[name]
+    change = {name: trained[name] - start[name] for name in task.changing}
     return Changes(
         users=np.array([user]),
         rows=Ragged.from_lengths([len(rows)], rows),
-        by_item={name: trained[name] - arrays[name] for name in task.item_specs if name in task.shared},
-        dense={name: (trained[name] - arrays[name])[None] for name in task.dense_specs if name in task.shared},
-        loss=np.array([loss_of_epoch]),
+        by_item={name: values for name, values in change.items() if task.by_item(name)},
+        dense={name: values[None] for name, values in change.items() if not task.by_item(name)},
+        loss=np.array([loss]),
     )
 
 
@@ -68,10 +77,3 @@ def _samples(task: LocalTask, user: int, rows: np.ndarray) -> tuple[torch.Tensor
     index = np.searchsorted(rows, np.concatenate([positives, negatives]))
     labels = np.concatenate([np.ones(len(positives)), np.zeros(len(negatives))]).astype(task.dtype)
     return torch.from_numpy(index), torch.from_numpy(labels)
-
-
-def _loss(task: LocalTask, weights: dict[str, torch.Tensor], index: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    private = {name: weights[name][None] for name in task.backbone.private}
-    shared = {name: weights[name][index][None] for name in task.item_specs}
-    shared |= {name: weights[name][None] for name in task.dense_specs}
-    return F.binary_cross_entropy_with_logits(task.backbone.logits(private, shared)[0], labels)

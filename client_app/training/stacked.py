@@ -15,12 +15,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.ragged import Ragged, positions
-from client_app.training.task import Changes, LocalTask, batch_order
+from client_app.personalization.base import Batch, Changes, Working
+from client_app.training.objective import losses, sample_losses, working_rows
+from client_app.training.task import LocalTask, batch_order
 
 # Chunks that fit the second-level cache are fastest; see benchmarks.
 CHUNK_VALUES = 250_000
@@ -32,8 +33,9 @@ def train_stacked(task: LocalTask) -> Iterator[Changes]:
     samples = task.positives.lengths + task.negatives.lengths
     batches = -(-samples // task.options.batch_size)
     order = np.lexsort((items.lengths, batches))
-    width = max(sum(spec.size for spec in task.item_specs.values()) // task.num_items, 1)
-    dense = sum(spec.size for spec in task.dense_specs.values())
+    specs = [task.specs[name] for name in (*task.trained, *task.fixed)]
+    width = max(sum(spec.size for spec in specs if spec.by_item) // task.num_items, 1)
+    dense = sum(spec.size for spec in specs if not spec.by_item)
     start = 0
     for stop in range(1, len(order) + 1):
         if stop < len(order):
@@ -78,59 +80,76 @@ class _Chunk:
             begin = begin + part.lengths
 
     def train(self) -> Changes:
-        task = self.task
-        weights = {name: self._gather(name) for name in task.item_specs}
-        weights |= {name: self._stack(name) for name in (*task.dense_specs, *task.backbone.private)}
-        step = (_Adam if task.options.optimizer == "adam" else _SGD)(task, weights)
-        loss = torch.zeros(len(self.users), dtype=torch.float64)
-        last = task.options.local_epochs - 1
-        for epoch in range(task.options.local_epochs):
-            for positive, negative, count in self._batches(epoch):
-                total = self._step(weights, step, positive, negative, count, with_loss=epoch == last)
-                if epoch == last:
-                    loss += total.cpu().double()
+        task, options = self.task, self.task.options
+        arrays = {name: self._stack(name) for name in (*task.trained, *task.fixed)}
+        weights = {name: arrays[name].requires_grad_() for name in task.trained}
+        working = working_rows(task, self.users, self.rows, self.device)
+        step = (_Adam if options.optimizer == "adam" else _SGD)(task, weights)
+        tolerance, last = options.early_stop_tolerance, options.local_epochs - 1
+        running = torch.ones(len(self.users), dtype=torch.float64)
+        loss = torch.full_like(running, float("nan"))
+        for epoch in range(options.local_epochs):
+            total = torch.zeros_like(running)
+            for batch in self._batches(epoch):
+                if tolerance > 0:
+                    batch = _only(batch, running)
+                total += self._step(arrays, weights, step, batch, working, epoch == last or tolerance > 0).cpu()
+            now = total / torch.from_numpy(self.sample_lengths)
+            before, loss = loss, torch.where(running > 0, now, loss)
+            if tolerance > 0:
+                running = running * ~((before - loss).abs() <= tolerance * before.abs())
+                if not running.any():
+                    break
         self._put_back(weights)
-        by_item = {name: self._rows_of(weights[name]) for name in task.item_specs if name in task.shared}
-        for name, values in by_item.items():
-            values -= task.shared[name][self.rows.values]
-        dense = {name: weights[name].detach().cpu().numpy() for name in task.dense_specs if name in task.shared}
+        changes = {name: self._change(name, weights[name]) for name in task.changing}
         return Changes(
             users=self.users,
             rows=self.rows,
-            by_item=by_item,
-            dense={name: values - task.shared[name] for name, values in dense.items()},
-            loss=(loss / torch.from_numpy(self.sample_lengths)).numpy(),
+            by_item={name: values for name, values in changes.items() if task.by_item(name)},
+            dense={name: values for name, values in changes.items() if not task.by_item(name)},
+            loss=loss.numpy(),
         )
 
     def _step(
-        self, weights: dict[str, Tensor], step: _SGD | _Adam, positive: Tensor, negative: Tensor, count: Tensor,
-        with_loss: bool,
+        self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: _SGD | _Adam, batch: Batch,
+        working: Working, with_loss: bool,
     ) -> Tensor:  # fmt: skip
-        """One step along the gradient of the users' mean losses, by hand where the backbone can.
+        """One step along the gradient of the users' losses, by hand where the backbone can.
 
         Returns:
-            [c] the sum of each user's sample losses before the step; zeros if not asked for, because they cost as
-            much as the gradient.
+            [c] float64, the sum of each user's sample losses before the step; zeros if not asked for, because they
+            cost as much as the gradient.
         """
+        found = torch.zeros(len(self.users), dtype=torch.float64)
+        if self.task.personalizations:
+            recommendation, added = losses(self.task, arrays, batch, working)
+            total = (recommendation + added).sum()
+            gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+            found = (recommendation.detach() * batch.size).double()
+            step(_filled(weights, gradients), batch.size > 0)
+            return found
         backbone = self.task.backbone
-        private = {name: weights[name] for name in backbone.private}
-        shared = {name: weights[name] for name in backbone.shared}
-        samples, size = positive + negative, count.clamp(min=1)
+        private = {name: arrays[name] for name in backbone.private}
+        shared = {name: arrays[name] for name in backbone.shared}
         with torch.no_grad():
-            logits = backbone.logits(private, shared)
-            losses = _loss(logits, samples, positive) if with_loss else torch.zeros_like(count)
-            slope = (samples * torch.sigmoid(logits)).sub_(positive).div_(size.unsqueeze(1))
-            if isinstance(step, _SGD) and not step.decay and backbone.sgd_step(private, shared, slope, step.rates):
-                return losses
-            by_hand = backbone.pull_back(private, shared, slope)
-        if by_hand is None:
-            total = (_loss(backbone.logits(private, shared), samples, positive) / size).sum()
-            by_hand = dict(zip(weights, torch.autograd.grad(total, list(weights.values())), strict=True))
-        step(by_hand, count > 0)
-        return losses
+            logits, pull_back = backbone.forward(private, shared)
+            if with_loss:
+                found = sample_losses(logits, batch).double()
+            size = batch.size.clamp(min=1).unsqueeze(1)
+            slope = (batch.samples * torch.sigmoid(logits)).sub_(batch.positive).div_(size)
+            if isinstance(step, _SGD) and step.plain and backbone.sgd_step(private, shared, slope, step.rates):
+                return found
+        if pull_back is not None:
+            with torch.no_grad():
+                step(pull_back(slope), batch.size > 0)
+        else:
+            total = (backbone.logits(private, shared) * slope).sum()
+            gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+            step(_filled(weights, gradients), batch.size > 0)
+        return found
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """For every step of an epoch: positives and negatives per cell [c, r], samples per user [c]."""
+    def _batches(self, epoch: int) -> Iterator[Batch]:
+        """The steps of an epoch; every row is an entry."""
         size = self.task.options.batch_size
         steps = -(-int(self.sample_lengths.max(initial=0)) // size)
         if steps == 0:
@@ -147,48 +166,63 @@ class _Chunk:
         for step in range(steps):
             yield self._count(sample[batch == step], np.clip(self.sample_lengths - step * size, 0, size))
 
-    def _count(self, samples: slice | NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+    def _count(self, samples: slice | NDArray[np.int64], sizes: NDArray[np.int64]) -> Batch:
         cells = 2 * len(self.users) * self.num_rows
         counts = np.bincount(self.sample_cell[samples], minlength=cells)
         positive, negative = self._tensor(counts).reshape(2, len(self.users), self.num_rows)
-        return positive, negative, self._tensor(sizes)
+        return Batch(positive, negative, self._tensor(sizes))
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(values.astype(self.task.dtype)).to(self.device)
 
-    def _gather(self, name: str) -> Tensor:
-        """[c, r, …]: the users' rows of an array by item; rows past a user's end are zero and stay zero."""
-        spec = self.task.item_specs[name]
-        stacked = np.zeros((len(self.users), self.num_rows, *spec.shape[1:]), dtype=self.task.dtype)
-        if name in self.task.shared:
-            stacked[self.owner, self.place] = self.task.shared[name][self.rows.values]
-        else:
-            stacked[self.owner, self.place] = self.task.private[name][self.users[self.owner], self.rows.values]
-        return _columns_first(torch.from_numpy(stacked).to(self.device)).requires_grad_()
-
     def _stack(self, name: str) -> Tensor:
-        if name in self.task.shared:
-            values = np.repeat(self.task.shared[name][None], len(self.users), axis=0)
+        """An array of all users: [c, r, …] by item, with zeros past a user's last row; else [c, …]."""
+        task, common = self.task, self.task.common(name)
+        if not task.by_item(name):
+            whole = task.own(name)[self.users] if common is None else np.repeat(common[None], len(self.users), axis=0)
+            return self._tensor(whole)
+        stacked = np.zeros((len(self.users), self.num_rows, *task.specs[name].shape[1:]), dtype=task.dtype)
+        if common is None:
+            stacked[self.owner, self.place] = task.own(name)[self.users[self.owner], self.rows.values]
         else:
-            values = self.task.private[name][self.users]
-        return self._tensor(values).requires_grad_()
+            stacked[self.owner, self.place] = common[self.rows.values]
+        return _columns_first(torch.from_numpy(stacked).to(self.device))
 
     def _put_back(self, weights: dict[str, Tensor]) -> None:
+        self.before = {}
         for name, target in self.task.private.items():
-            if name in self.task.item_specs:
-                target[self.users[self.owner], self.rows.values] = self._rows_of(weights[name])
-            else:
-                target[self.users] = weights[name].detach().cpu().numpy()
+            at = (self.users[self.owner], self.rows.values) if self.task.by_item(name) else (self.users,)
+            if name in self.task.reported:
+                self.before[name] = target[at]
+            target[at] = self._flat(name, weights[name])
 
-    def _rows_of(self, stacked: Tensor) -> NDArray[np.floating]:
-        """[nnz, …]: the users' rows without the padding, one user after another."""
+    def _change(self, name: str, trained: Tensor) -> NDArray[np.floating]:
+        """[nnz, …] or [c, …]: what training changed."""
+        values = self._flat(name, trained)
+        if name in self.before:
+            return values - self.before[name]
+        start = self.task.shared[name]
+        values -= start[self.rows.values] if self.task.by_item(name) else start
+        return values
+
+    def _flat(self, name: str, stacked: Tensor) -> NDArray[np.floating]:
+        """The values without padding: [nnz, …] by item, users one after another; else [c, …]."""
+        if not self.task.by_item(name):
+            return stacked.detach().cpu().numpy().copy()
         flat = stacked.detach().contiguous().flatten(0, 1)
         return flat[torch.from_numpy(self.owner * self.num_rows + self.place).to(self.device)].cpu().numpy()
 
 
-def _loss(logits: Tensor, samples: Tensor, positive: Tensor) -> Tensor:
-    """[c] sum of the losses of each user's samples: Σ_r samples_r softplus(z_r) - positive_r z_r."""
-    return (samples * F.softplus(logits) - positive * logits).sum(dim=1)
+def _only(batch: Batch, running: Tensor) -> Batch:
+    """The batch without the samples of users that have stopped."""
+    mask = running.to(batch.positive)
+    return Batch(batch.positive * mask.unsqueeze(1), batch.negative * mask.unsqueeze(1), batch.size * mask)
+
+
+def _filled(weights: dict[str, Tensor], gradients: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
+    """Gradients by name; what no loss depends on has none, which is a gradient of 0."""
+    pairs = zip(weights.items(), gradients, strict=True)
+    return {name: torch.zeros_like(weight) if slope is None else slope for (name, weight), slope in pairs}
 
 
 def _columns_first(table: Tensor) -> Tensor:
@@ -198,15 +232,17 @@ def _columns_first(table: Tensor) -> Tensor:
 
 class _SGD:
     def __init__(self, task: LocalTask, weights: dict[str, Tensor]) -> None:
-        self.weights, self.decay = weights, task.options.weight_decay
+        self.weights = weights
         self.rates = {name: task.rate(name) for name in weights}
+        self.decays = {name: task.decay(name) for name in weights}
+        self.plain = not any(self.decays.values())
 
     @torch.no_grad()
     def __call__(self, gradients: dict[str, Tensor], active: Tensor) -> None:
         for name, weight in self.weights.items():
-            gradient = gradients[name]
-            if self.decay:
-                gradient = gradient + self.decay * weight * _like(active, weight)
+            gradient, decay = gradients[name], self.decays[name]
+            if decay:
+                gradient = gradient + decay * weight * _like(active, weight)
             weight.sub_(gradient, alpha=self.rates[name])
 
 
@@ -214,8 +250,9 @@ class _Adam:
     """Adam (Kingma and Ba, 2015) with a step count for each user: β = (0.9, 0.999), ε = 1e-8."""
 
     def __init__(self, task: LocalTask, weights: dict[str, Tensor]) -> None:
-        self.weights, self.decay = weights, task.options.weight_decay
+        self.weights = weights
         self.rates = {name: task.rate(name) for name in weights}
+        self.decays = {name: task.decay(name) for name in weights}
         self.first = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self.second = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self.steps = torch.zeros(len(next(iter(weights.values()))), dtype=torch.float64)
@@ -228,7 +265,8 @@ class _Adam:
         scale_1, scale_2 = 1 / (1 - 0.9**steps), 1 / (1 - 0.999**steps)
         everyone = bool(active.all())
         for name, weight in self.weights.items():
-            gradient = gradients[name] + self.decay * weight if self.decay else gradients[name]
+            decay = self.decays[name]
+            gradient = gradients[name] + decay * weight if decay else gradients[name]
             first, second = self.first[name], self.second[name]
             if everyone:
                 first.mul_(0.9).add_(gradient, alpha=0.1)

@@ -1,18 +1,19 @@
-"""What local training is asked, and what it answers.
+"""What local training is asked.
 
 Every user u of a node minimises, over its own private arrays and its own copy of the model's arrays,
 
-    L_u = (1/N) Σ_{(i, y)} BCE(r̂_ui, y)
+    L_u = (1/N) Σ_{(i, y)} BCE(r̂_ui, y) + penalties of the run's personalizations
 
 where the samples (i, y) are the user's training positives (y = 1) and this round's negatives (y = 0), in
 batches of B samples, E times. Only rows of items among the samples can change, so only these are worked on;
-with weight decay every row changes and the whole table is.
+with weight decay, or with a loss that reads the whole table, every row is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from bouquet.arrays import Arrays, Specs
 from bouquet.config import TrainingOptions
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Purpose, Words, draw, streams
+from client_app.personalization.base import Changes, Personalization
 from client_app.training.compiler import kernels
 from models import Backbone
 
@@ -38,9 +40,11 @@ class LocalTask:
         users: [k] user keys.
         round, seed: of the run; with the user they key every draw.
         positives, negatives: [k] rows of items.
-        shared: arrays that came from the server, in their declared shapes; not changed.
-        private: per-user arrays [k, …], **updated in place**: those that the backbone declares private, and those
-            of its shared arrays that this run does not share (then every user has a whole one of its own).
+        shared: arrays that all users start from, in their declared shapes; not changed, their changes are reported.
+        private: arrays of each user [k, …], **updated in place**.
+        reported: the names among `private` whose changes are reported too.
+        frozen, anchors: arrays that losses read and nobody trains: common ones, and ones of each user [k, …].
+        personalizations: what stands between the trained arrays and the backbone, in this order.
         dtype: of the computation; the oracle runs in float64.
     """
 
@@ -53,34 +57,68 @@ class LocalTask:
     negatives: Ragged
     shared: Arrays
     private: Mapping[str, NDArray[np.floating]]
+    reported: frozenset[str] = frozenset()
+    frozen: Arrays = field(default_factory=dict)
+    anchors: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
+    personalizations: tuple[Personalization, ...] = ()
     dtype: type[np.floating] = np.float32
 
-    @property
-    def item_specs(self) -> Specs:
-        """The model's arrays with one row per item."""
-        return {name: spec for name, spec in self.backbone.shared.items() if spec.by_item}
+    @cached_property
+    def trained(self) -> list[str]:
+        """The names of all trained arrays."""
+        return [*self.shared, *self.private]
 
-    @property
-    def dense_specs(self) -> Specs:
-        """The model's other shared arrays."""
-        return {name: spec for name, spec in self.backbone.shared.items() if not spec.by_item}
+    @cached_property
+    def fixed(self) -> list[str]:
+        """The names of all arrays that are read and not trained."""
+        return [*self.frozen, *self.anchors]
+
+    @cached_property
+    def changing(self) -> list[str]:
+        """The names of the arrays whose changes are reported."""
+        return [name for name in self.trained if name in self.shared or name in self.reported]
+
+    @cached_property
+    def specs(self) -> Specs:
+        """Shape for one user, and whether it is by item, of every array."""
+        known = dict(self.backbone.shared) | dict(self.backbone.private)
+        for method in self.personalizations:
+            known |= {**method.shared, **method.private, **method.fixed}
+        return known
 
     @property
     def num_items(self) -> int:
         """Size of the catalogue."""
-        return next(iter(self.item_specs.values())).shape[0]
+        return next(spec.shape[0] for spec in self.backbone.shared.values() if spec.by_item)
+
+    def by_item(self, name: str) -> bool:
+        """Whether an array has one row per item."""
+        return self.specs[name].by_item
 
     def rate(self, name: str) -> float:
         """The learning rate of an array in this round: lr_t = lr · decay^(t - 1)."""
-        private = name in self.backbone.private and self.options.user_learning_rate > 0
-        base = self.options.user_learning_rate if private else self.options.learning_rate
+        base = self.options.learning_rate
+        if name in self.backbone.private and self.options.user_learning_rate > 0:
+            base = self.options.user_learning_rate
+        for method in self.personalizations:
+            base = method.rates.get(name, base)
         return base * self.options.learning_rate_decay ** (self.round - 1)
 
+    def decay(self, name: str) -> float:
+        """The weight decay of an array: networks may have more of it than embeddings."""
+        network = not self.by_item(name) and name not in self.backbone.private
+        return self.options.weight_decay + (self.options.network_weight_decay if network else 0.0)
+
+    @property
+    def whole_table(self) -> bool:
+        """Whether rows without samples change or matter too."""
+        return self.options.weight_decay > 0 or any(method.whole_table for method in self.personalizations)
+
     def items(self) -> Ragged:
-        """The items that each user's training can change, ascending: [k] rows."""
-        if self.options.weight_decay > 0:
+        """The items whose rows each user works on, ascending: [k] rows."""
+        if self.whole_table:
             k, m = len(self.users), self.num_items
-            return Ragged.from_lengths(np.full(k, m), np.tile(np.arange(m), k))
+            return Ragged.from_lengths(np.full(k, m), np.tile(np.arange(m, dtype=np.int32), k))
         block = max(1, _CELLS // self.num_items)
         lengths, values = [], []
         for start in range(0, len(self.users), block):
@@ -95,29 +133,32 @@ class LocalTask:
             return Ragged.from_lengths([], [])
         return Ragged.from_lengths(np.concatenate(lengths), np.concatenate(values))
 
-    def start(self, name: str, user: int, rows: NDArray[np.integer] | None) -> NDArray[np.floating]:
-        """A copy of where a user's training starts from: the given rows of an array, or the whole array."""
-        source = self.shared[name] if name in self.shared else self.private[name][user]
+    def common(self, name: str) -> NDArray[np.floating] | None:
+        """An array that is the same for all users, or None."""
+        return self.shared.get(name, self.frozen.get(name))
+
+    def own(self, name: str) -> NDArray[np.floating]:
+        """An array of each user: [k, …]."""
+        return self.private[name] if name in self.private else self.anchors[name]
+
+    def of_user(self, name: str, user: int, rows: NDArray[np.integer] | None) -> NDArray[np.floating]:
+        """A copy of what one user starts from: the given rows of an array, or the whole array."""
+        source = self.common(name)
+        if source is None:
+            source = self.own(name)[user]
         return np.array(source if rows is None else source[rows], dtype=self.dtype)
 
-
-@dataclass(frozen=True)
-class Changes:
-    """What training did to the arrays that came from the server, for some of the task's users.
-
-    Attributes:
-        users: [c] positions in the task.
-        rows: the changed items of each user, ascending: [c] rows.
-        by_item: name -> [nnz, …], the change of each of those rows.
-        dense: name -> [c, …], the change of a whole array.
-        loss: [c] mean loss of the last epoch; NaN for a user without samples.
-    """
-
-    users: NDArray[np.int64]
-    rows: Ragged
-    by_item: dict[str, NDArray[np.floating]] = field(default_factory=dict)
-    dense: dict[str, NDArray[np.floating]] = field(default_factory=dict)
-    loss: NDArray[np.floating] = field(default_factory=lambda: np.zeros(0))
+    def norms_outside(self, name: str, users: NDArray[np.int64], rows: Ragged) -> NDArray[np.float64]:
+        """[c] squared Frobenius norm, for each of these users, of the rows of an array that it does not work on."""
+        source = self.common(name)
+        if source is not None:
+            norms = np.einsum("m...,m...->m", source, source, dtype=np.float64)
+            inside = np.bincount(rows.row_of_value, norms[rows.values], minlength=len(users))
+            return np.asarray(norms.sum() - inside)
+        tables = self.own(name)
+        norms = np.einsum("km...,km...->km", tables[users], tables[users], dtype=np.float64)
+        norms[rows.row_of_value, rows.values] = 0.0
+        return np.asarray(norms.sum(axis=1))
 
 
 Backend = Callable[[LocalTask], Iterator[Changes]]

@@ -16,20 +16,24 @@ from models import BACKBONES
 NUM_ITEMS = 60
 
 
-def make_task(*, lengths, personal=False, seed=0, dtype=np.float64, **options):
-    """Users with the given numbers of positives and four negatives each, which may repeat."""
+def make_task(*, lengths, personal=False, seed=0, dtype=np.float64, backbone="mf", **options):
+    """Users with the given numbers of positives and four negatives each, which may repeat.
+
+    With `personal` every user has a model of its own, whose change is reported too.
+    """
     random = np.random.default_rng(seed)
-    backbone = BACKBONES["mf"](NUM_ITEMS, ModelOptions(embedding_size=4))
+    model = BACKBONES[backbone](NUM_ITEMS, ModelOptions(embedding_size=4, init_scale=0.1))
     lengths = np.array(lengths)
     drawn = [random.choice(NUM_ITEMS // 2, size, replace=False) for size in lengths]
     users = user_keys([str(i) for i in range(len(lengths))])
-    shared = initial_shared(backbone.shared, seed)
-    spec = backbone.private["user_embedding"]
+    shared = initial_shared(model.shared, seed)
+    spec = model.private["user_embedding"]
     private = {"user_embedding": initial_private("user_embedding", spec, seed, users).astype(dtype)}
     if personal:
-        private["item_embedding"] = np.repeat(shared.pop("item_embedding")[None], len(lengths), axis=0).astype(dtype)
+        for name in model.shared:
+            private[name] = np.repeat(shared.pop(name)[None], len(lengths), axis=0).astype(dtype)
     return LocalTask(
-        backbone=backbone,
+        backbone=model,
         options=TrainingOptions(**{"learning_rate": 0.05, "local_epochs": 3, **options}),
         users=users,
         round=2,
@@ -38,19 +42,23 @@ def make_task(*, lengths, personal=False, seed=0, dtype=np.float64, **options):
         negatives=Ragged.from_lengths(4 * lengths, random.integers(NUM_ITEMS // 2, NUM_ITEMS, 4 * lengths.sum())),
         shared=shared,
         private=private,
+        reported=frozenset(model.shared) if personal else frozenset(),
         dtype=dtype,
     )
 
 
 def outcome(task, backend):
-    """Everything that training gives: summed change of every user's table, losses, private arrays."""
-    changes = np.zeros((len(task.users), NUM_ITEMS, 4))
-    loss = np.zeros(len(task.users))
+    """Everything that training gives: change of every user's arrays, losses, private arrays."""
+    specs = task.backbone.shared
+    found = {f"change of {name}": np.zeros((len(task.users), *spec.shape)) for name, spec in specs.items()}
+    found["loss"] = np.zeros(len(task.users))
     for part in BACKENDS[backend](task):
-        loss[part.users] = part.loss
-        if part.by_item:
-            changes[part.users[part.rows.row_of_value], part.rows.values] += part.by_item["item_embedding"]
-    return {"changes": changes, "loss": loss, **task.private}
+        found["loss"][part.users] = part.loss
+        for name, values in part.by_item.items():
+            found[f"change of {name}"][part.users[part.rows.row_of_value], part.rows.values] += values
+        for name, values in part.dense.items():
+            found[f"change of {name}"][part.users] += values
+    return {**found, **task.private}
 
 
 SIZES = [1, 14, 3, 0, 9, 2, 2, 29, 7, 1, 5, 11]
@@ -59,11 +67,14 @@ SIZES = [1, 14, 3, 0, 9, 2, 2, 29, 7, 1, 5, 11]
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("batch_size", [16, 2048])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-@pytest.mark.parametrize("personal", [False, True], ids=["shared table", "own table"])
+@pytest.mark.parametrize("personal", [False, True], ids=["shared model", "own model"])
+@pytest.mark.parametrize("backbone", sorted(BACKBONES))
 @pytest.mark.parametrize("fast", sorted(BACKENDS.keys() - {"loop"}))
-def test_fast_backends_equal_the_loop(fast, optimizer, batch_size, weight_decay, personal):
+def test_fast_backends_equal_the_loop(fast, backbone, optimizer, batch_size, weight_decay, personal):
     """Users of very different sizes, users without batches left, a user without samples: equal to 1e-10."""
     options = {
+        "backbone": backbone,
+        "network_weight_decay": weight_decay / 2,
         "lengths": SIZES,
         "personal": personal,
         "optimizer": optimizer,
@@ -133,6 +144,38 @@ def test_one_step_by_hand(backend):
     assert np.array_equal(table[3], [0, 1]), "the array that came from the server must not change"
 
 
+@pytest.mark.parametrize("backbone", sorted(BACKBONES))
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("batch_size", [16, 2048])
+@pytest.mark.parametrize("fast", sorted(BACKENDS.keys() - {"loop"}))
+def test_early_stop_is_each_users_own(fast, batch_size, optimizer, backbone):
+    """Some users stop after two epochs, some go on: the same in every backend, and not what all epochs give."""
+    options = {
+        "lengths": SIZES,
+        "backbone": backbone,
+        "optimizer": optimizer,
+        "batch_size": batch_size,
+        "local_epochs": 8,
+        "early_stop_tolerance": 0.05,
+    }
+    expected, found = (outcome(make_task(**options), backend) for backend in ("loop", fast))
+    # Over eight epochs Adam turns the rounding of gradients near its ε into more than the last digits.
+    tolerance = 1e-10 if optimizer == "sgd" else 1e-5
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=tolerance, err_msg=name)
+    whole = outcome(make_task(**{**options, "early_stop_tolerance": 0.0}), "loop")
+    differs = np.abs(whole["user_embedding"] - expected["user_embedding"]).max(axis=1) > 1e-9
+    assert differs.any()
+
+
+def test_early_stop_by_hand():
+    """No epoch changes the loss by more than the whole of it, so with a tolerance of 1 two epochs are run."""
+    options = {"lengths": [5], "learning_rate": 1e-3}
+    stopped = outcome(make_task(**options, local_epochs=8, early_stop_tolerance=1.0), "loop")
+    two = outcome(make_task(**options, local_epochs=2), "loop")
+    np.testing.assert_array_equal(stopped["user_embedding"], two["user_embedding"])
+
+
 def test_only_touched_items_are_in_an_update():
     task = make_task(lengths=[5])
     (changes,) = list(BACKENDS["torch"](task))
@@ -170,7 +213,7 @@ def test_without_numba_torch_trains_and_one_line_says_so(monkeypatch, capsys):
     expected, found = (outcome(make_task(lengths=SIZES), backend) for backend in ("torch", "numba"))
     for _ in BACKENDS["numba"](make_task(lengths=[3])):
         pass
-    np.testing.assert_array_equal(found["changes"], expected["changes"])
+    np.testing.assert_array_equal(found["change of item_embedding"], expected["change of item_embedding"])
     assert capsys.readouterr().err == "numba is not installed: local training runs in torch, several times slower.\n"
 
 
@@ -181,7 +224,7 @@ def test_single_precision_is_close_to_the_oracle(optimizer):
     expected = outcome(make_task(**options), "loop")
     found = outcome(make_task(**options, dtype=np.float32), "numba")
     tolerance = 1e-6 if optimizer == "sgd" else 2e-3  # Adam turns rounding of gradients near zero into whole steps
-    np.testing.assert_allclose(found["changes"], expected["changes"], atol=tolerance)
+    np.testing.assert_allclose(found["change of item_embedding"], expected["change of item_embedding"], atol=tolerance)
     np.testing.assert_allclose(found["loss"], expected["loss"], atol=tolerance)
 
 

@@ -1,0 +1,1 @@
+"""What both sides of a method must agree on: settings and rules that server and device compute alike."""

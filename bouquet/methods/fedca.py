@@ -1,0 +1,82 @@
+"""FedCA (Zhang et al., TOIS 2026): its settings, and the interpolation that device and server both compute."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from bouquet.config import Options
+
+
+class FedCAOptions(Options):
+    """Composite aggregation: how similar and complementary users share their item tables."""
+
+    fedca_alpha: float = Field(0.5, ge=0, description="Weight α of the similarity of two users' item tables (eq. 5).")
+    fedca_beta: float = Field(0.4, ge=0, description="Weight β of the complementarity of two users' items (eq. 5).")
+    fedca_rho: float = Field(
+        0.8, ge=0, le=1, description="Share ρ of a user's own previous table in the table that it uses next."
+    )
+    fedca_k: int = Field(4, ge=1, description="Singular vectors k that stand for a user's items (eq. 7).")
+    fedca_prior: Literal["size", "uniform"] = Field(
+        "size",
+        description="The weights p that aggregation starts from (eq. 5): by training interactions, or all alike.",
+    )
+    fedca_objective: Literal["eq5", "eq8"] = Field(
+        "eq5", description="The objective of the weights: eq. 5 expanded, or eq. 8 as printed, without 1 + α."
+    )
+    fedca_solver: Literal["projection", "cvxpy"] = Field(
+        "projection", description="How the weights are found: exact projection, or a quadratic programme per user."
+    )
+    fedca_similarity: Literal["eq6", "components"] = Field(
+        "eq6",
+        description="Similarity of two tables: eq. 6, or from the distance of their first principal components' scores, "
+        "as in the authors' code.",
+    )
+    fedca_complementarity: Literal["right", "left", "centred", "raw"] = Field(
+        "right",
+        description="What stands for a user's items: right singular vectors of their embeddings, left ones (as "
+        "printed), right ones of centred positives and negatives (the authors' code), or the mean embedding (raw).",
+    )
+    fedca_complementarity_pairing: Literal["index", "greedy"] = Field(
+        "index", description="Which singular vectors of two users are compared: equal places, or the best match."
+    )
+    fedca_complementarity_sign: Literal["printed", "orthogonal"] = Field(
+        "printed", description="What is rewarded: cos φ as in eq. 7, or 1 - cos φ, which is what the text says."
+    )
+    fedca_complementarity_measure: Literal["cos", "sin"] = Field(
+        "cos", description="Function of the angle φ between two users' items (Table 11)."
+    )
+    fedca_proximal: float = Field(0.0, ge=0, description="Weight of the proximal term ‖Q_u - Q_u^g‖² (Table 9).")
+    fedca_mix_all_users: bool = Field(
+        False, description="Mix the tables of all users, not only of those that trained in this round."
+    )
+    fedca_neighbours: int = Field(
+        0, ge=0, description="Keep only this many of the largest weights of a user, beside its own; 0: all."
+    )
+    fedca_global_share: float = Field(
+        0.0, ge=0, le=1, description="Share of the prior p that is mixed into every user's weights afterwards."
+    )
+    fedca_server_learning_rate: float = Field(
+        1.0, gt=0, description="Factor on the change that all users made in a round, added to every user's table."
+    )
+    fedca_evaluate: Literal["mixed", "trained"] = Field(
+        "mixed",
+        description="The table that a device recommends with: mixed with the newest aggregate, or as it came out of "
+        "the device's last training.",
+    )
+    ldp_delta: float = Field(0.0, ge=0, description="Scale δ of Laplace noise on uploaded tables (Table 5).")
+    ldp_delta_features: float = Field(
+        0.0, ge=0, description="Scale δ' of Laplace noise on uploaded singular vectors (Table 6)."
+    )
+
+
+def interpolate(previous: NDArray[np.float32], aggregate: NDArray[np.float32], rho: float) -> NDArray[np.float32]:
+    """ρ · previous + (1 - ρ) · aggregate (Section 5.1.3), to the bit the same on every side."""
+    if rho == 0.0:
+        return aggregate.copy()
+    mixed = np.float32(1.0 - rho) * aggregate
+    mixed += np.float32(rho) * previous
+    return np.asarray(mixed)

@@ -1,0 +1,204 @@
+"""What a device's method can do: declare arrays, choose where training starts, change what the model sees, add losses.
+
+A device trains a backbone. A personalization stands between the arrays that are trained and the arrays that the
+backbone sees, and several can stand in a row: the plug-ins first, then the base method. All tensors carry a
+leading dimension of users, as everywhere in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bouquet.arrays import Arrays, Specs
+from bouquet.config import Options, RunConfig
+from bouquet.ragged import Ragged
+from bouquet.randomness import Words
+from models import Backbone
+
+Tensors = Mapping[str, Tensor]
+OwnArrays = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Where k users start a round from.
+
+    Attributes:
+        shared: arrays common to all users; trained, and their changes are reported.
+        own: [k, …] arrays of each user; trained and kept on the device.
+        reported: the names among `own` whose changes are reported as well.
+        frozen: arrays common to all users that the losses read and nobody trains.
+        anchors: [k, …] arrays of each user that the losses read and nobody trains.
+    """
+
+    shared: Arrays
+    own: OwnArrays
+    reported: frozenset[str] = frozenset()
+    frozen: Arrays = field(default_factory=dict)
+    anchors: OwnArrays = field(default_factory=dict)
+
+    def with_own(self, name: str, values: NDArray[np.float32], *, reported: bool = False) -> Given:
+        """The same with an array of each user, which then is not a shared one."""
+        return replace(
+            self,
+            shared={other: array for other, array in self.shared.items() if other != name},
+            own={**self.own, name: values},
+            reported=self.reported | ({name} if reported else set()),
+        )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What training did to the arrays whose changes are reported, for some of the asked users.
+
+    Attributes:
+        users: [c] positions among the users of the task.
+        rows: the changed items of each user, ascending: [c] rows.
+        by_item: name -> [nnz, …], the change of each of those rows.
+        dense: name -> [c, …], the change of a whole array.
+        loss: [c] mean loss of the last epoch; NaN for a user without samples.
+    """
+
+    users: NDArray[np.int64]
+    rows: Ragged
+    by_item: dict[str, NDArray[np.floating]] = field(default_factory=dict)
+    dense: dict[str, NDArray[np.floating]] = field(default_factory=dict)
+    loss: NDArray[np.floating] = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of one step: b entries for each of k users, which refer to the R rows that are worked on.
+
+    Attributes:
+        positive, negative: [k, b] how often an entry is a positive and a negative sample.
+        size: [k] samples of each user; 0 for users without any in this step.
+        rows: [k, b] the row of each entry; None: entry r is row r, and b = R.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    size: Tensor
+    rows: Tensor | None = None
+
+    @property
+    def samples(self) -> Tensor:
+        """[k, b] how often each entry stands in the batch."""
+        return self.positive + self.negative
+
+    def pick(self, table: Tensor) -> Tensor:
+        """[k, b, …] the entries' rows of a table [k, R, …]."""
+        if self.rows is None:
+            return table
+        if len(table) == 1:  # the usual case, in which one index is several times faster than two
+            return table[0][self.rows[0]].unsqueeze(0)
+        return table[torch.arange(len(table)).unsqueeze(1), self.rows]
+
+
+@dataclass(frozen=True)
+class Working:
+    """The rows that k users work on.
+
+    Attributes:
+        items: [k, R] item of each row; meaningless where `valid` is False.
+        valid: [k, R] padding is False.
+        positive: [k, R] 1 where the item is one of the user's training positives, else 0.
+        outside: name -> [k] squared Frobenius norm of the rows that are not worked on, of the arrays in `norms_of`.
+        round: the server round, starting from 1.
+    """
+
+    items: Tensor
+    valid: Tensor
+    positive: Tensor
+    outside: Tensors
+    round: int
+
+
+class Personalization:
+    """A device-side method; by itself it changes nothing.
+
+    Args:
+        backbone: the model.
+        config: settings that every run has.
+        options: the method's own settings, an instance of its `options_class`.
+
+    Attributes:
+        shared, private: the arrays that the method adds to those of the backbone.
+        fixed: the arrays that its losses read and nobody trains.
+        kept: shared arrays of which every user keeps a version of its own on the device.
+        rates: learning rates of arrays that do not take the run's, by name.
+        whole_table: a loss reads or moves every row, so all rows are worked on.
+        norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
+    """
+
+    options_class: type[Options] = Options
+    kept: frozenset[str] = frozenset()
+    whole_table = False
+    norms_of: tuple[str, ...] = ()
+
+    def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
+        self.backbone, self.config, self.options = backbone, config, options
+        self.shared: Specs = {}
+        self.private: Specs = {}
+        self.fixed: Specs = {}
+        self.rates: Mapping[str, float] = {}
+
+    @property
+    def in_loss(self) -> bool:
+        """Whether the method changes what is minimised or what the backbone sees."""
+        cls = type(self)
+        return cls.view is not Personalization.view or cls.penalty is not Personalization.penalty
+
+    def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
+        """Where training starts.
+
+        Args:
+            given: what the server sent to all and what the device has kept.
+            personal: [k, …] what the server sent to each of the users.
+            first: [k] users that have not trained before.
+        """
+        return given
+
+    def deploy(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
+        """What the device recommends with; by default what its next training would start from."""
+        return self.start(given, personal, first)
+
+    def view(self, arrays: Tensors, working: Working) -> Tensors:
+        """What the next method, and at last the backbone, sees in place of `arrays`; entries may be added.
+
+        Args:
+            arrays: name -> [k, R, …] by item, [k, …] others; trained, frozen and anchored ones.
+        """
+        return arrays
+
+    def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor | None:
+        """[k] what is added to each user's loss, or None.
+
+        Args:
+            arrays: what is trained and what is frozen, as for `view`.
+            seen: the same after the views of all methods.
+        """
+        return None
+
+    def reports(
+        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, noise_seed: int
+    ) -> dict[str, NDArray[np.float32]]:
+        """What each user tells the server beside its update, by a name that the wire declares: [k, …] each.
+
+        Args:
+            given: as `start` left it, with `own` after training.
+            users: [k] keys.
+            positives, negatives: [k] rows of this round's training items.
+            noise_seed: of noise that protects what is reported.
+        """
+        return {}
+
+    def disguise(self, changes: Changes, given: Given, users: Words, round_: int, noise_seed: int) -> Changes:
+        """What is uploaded in place of the changes of some of the users."""
+        return changes

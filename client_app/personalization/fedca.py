@@ -1,0 +1,183 @@
+"""The device side of FedCA (Zhang et al., TOIS 2026): every user has an item table of its own.
+
+    interpolation     Section 5.1.3   Q_u ← ρ Q_u + (1 - ρ) Q_u^g
+    training          eq. 12          BCE only; the proximal term ‖Q_u - Q_u^g‖² is an ablation (Table 9)
+    privacy features  Section 5.1.1   X_u: k singular vectors of the rows of Q_u for the user's items
+    protection        Tables 5 and 6  Laplace noise on Q_u and X_u before they leave
+
+The text keeps left singular vectors. They live in R^{n_u}: their length differs between users and their coordinates
+mean different items. The right ones span the same subspace of R^d for all, and are the default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bouquet.arrays import Array, ArraySpec
+from bouquet.config import Options, RunConfig
+from bouquet.errors import WireError
+from bouquet.methods.fedca import FedCAOptions, interpolate
+from bouquet.ragged import Ragged
+from bouquet.randomness import Purpose, Words, laplace, streams
+from client_app.personalization.base import Batch, Changes, Given, OwnArrays, Personalization, Tensors, Working
+from models import Backbone
+
+# Gram matrices of this many values are made at once.
+_GRAM_VALUES = 2**24
+
+
+class MixedTable(Personalization):
+    """Each user trains a model of its own, which starts between its last one and the one mixed for it."""
+
+    options_class = FedCAOptions
+    options: FedCAOptions
+
+    def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
+        super().__init__(backbone, config, options)
+        self.fixed = {f"aggregate/{name}": spec for name, spec in backbone.shared.items()}
+
+    @property
+    def whole_table(self) -> bool:  # type: ignore[override]
+        return self.options.fedca_proximal > 0
+
+    @property
+    def in_loss(self) -> bool:
+        return self.options.fedca_proximal > 0
+
+    def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
+        for name, spec in self.backbone.shared.items():
+            aggregate = _checked(personal, name, spec, len(first))
+            mixed = interpolate(given.own[name], aggregate, self.options.fedca_rho)
+            mixed[first] = aggregate[first]
+            given = given.with_own(name, mixed, reported=True)
+        if self.options.fedca_proximal > 0 or self.options.ldp_delta > 0:
+            given = replace(given, anchors={f"aggregate/{name}": personal[name] for name in self.backbone.shared})
+        return given
+
+    def deploy(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
+        """Recommend with the newest mixture, or with the table as training left it."""
+        return self.start(given, personal, first) if self.options.fedca_evaluate == "mixed" else given
+
+    def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
+        """λ ‖Q_u - Q_u^g‖², squared Frobenius, over everything that is shared."""
+        total = [
+            (arrays[name] - arrays[f"aggregate/{name}"]).square().flatten(1).sum(dim=1)
+            for name in self.backbone.shared
+        ]  # fmt: skip
+        return self.options.fedca_proximal * sum(total[1:], start=total[0])
+
+    def reports(
+        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, noise_seed: int
+    ) -> dict[str, Array]:
+        options = self.options
+        if options.fedca_beta == 0:
+            return {}
+        table = next(given.own[name] for name, spec in self.backbone.shared.items() if spec.by_item)
+        if options.fedca_complementarity == "raw":
+            features = mean_directions(table, positives)
+        elif options.fedca_complementarity == "centred":
+            owners = np.concatenate([positives.row_of_value, negatives.row_of_value])
+            samples = Ragged.from_pairs(owners, np.concatenate([positives.values, negatives.values]), len(users))
+            features = right_singular_vectors(table, samples, options.fedca_k, centred=True)
+        else:
+            features = right_singular_vectors(table, positives, options.fedca_k)
+            if options.fedca_complementarity == "left":
+                features = left_singular_vectors(table, positives, features)
+        if options.ldp_delta_features > 0:
+            stream = streams(noise_seed, users, round_, Purpose.FEATURE_NOISE)
+            noise = laplace(stream, features[0].size, options.ldp_delta_features)
+            features = features + noise.reshape(features.shape)
+        return {"features": features.astype(np.float32)}
+
+    def disguise(self, changes: Changes, given: Given, users: Words, round_: int, noise_seed: int) -> Changes:
+        """With noise the whole table goes up, as its distance from the aggregate that the server knows.
+
+        The distance from where training started would tell the server, by its zeros, what was touched.
+        """
+        delta = self.options.ldp_delta
+        if delta == 0:
+            return changes
+        members, m = changes.users, next(spec.shape[0] for spec in self.backbone.shared.values() if spec.by_item)
+        by_item, dense = {}, {}
+        for place, (name, spec) in enumerate(sorted(self.backbone.shared.items())):
+            values = given.own[name][members] - given.anchors[f"aggregate/{name}"][members]
+            stream = streams(noise_seed + place, users[members], round_, Purpose.NOISE)
+            values = (values + laplace(stream, spec.size, delta).reshape(values.shape)).astype(np.float32)
+            if spec.by_item:
+                by_item[name] = values.reshape(-1, *spec.shape[1:])
+            else:
+                dense[name] = values
+        rows = Ragged.from_lengths(np.full(len(members), m), np.tile(np.arange(m, dtype=np.int32), len(members)))
+        return Changes(members, rows, by_item, dense, changes.loss)
+
+
+def right_singular_vectors(table: Array, items: Ragged, k: int, *, centred: bool = False) -> NDArray[np.float64]:
+    """The first k right singular vectors of each user's rows: unit vectors of R^d, by falling singular value.
+
+    They are the eigenvectors of the Gram matrix Σ_i q_i q_iᵀ, which is d by d however many rows there are.
+
+    Args:
+        table: [n, m, d] item table of each user.
+        items: [n] rows of items.
+        k: at most d are given; what is missing (a user with fewer rows) is zero.
+        centred: subtract the mean row first, as a principal component analysis does.
+    Returns:
+        [n, k, d].
+    """
+    n, _, d = table.shape
+    features = np.zeros((n, k, d))
+    most = int(items.lengths.max(initial=1))
+    block = max(1, _GRAM_VALUES // (d * max(d, most)))
+    for start in range(0, n, block):
+        part = items.between(slice(start, min(start + block, n)))
+        lengths, owner = part.lengths, part.row_of_value
+        padded = np.zeros((len(lengths), int(lengths.max(initial=1)), d))
+        place = np.arange(len(part.values)) - np.repeat(part.indptr[:-1], lengths)
+        padded[owner, place] = table[start + owner, part.values]
+        if centred:
+            means = padded.sum(axis=1) / np.maximum(lengths, 1)[:, None]
+            padded[owner, place] -= means[owner]
+        vectors = np.linalg.eigh(padded.transpose(0, 2, 1) @ padded)[1]
+        kept = min(k, d)
+        largest = vectors[:, :, ::-1][:, :, :kept].transpose(0, 2, 1)
+        there = np.arange(kept) < lengths[:, None]
+        features[start : start + len(lengths), :kept] = largest * there[:, :, None]
+    return features
+
+
+def left_singular_vectors(table: Array, items: Ragged, right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The left singular vectors that belong to right ones: x^l = Q v^l / σ_l, zero-padded to the longest history.
+
+    Args:
+        table, items: as for `right_singular_vectors`.
+        right: [n, k, d].
+    Returns:
+        [n, k, longest].
+    """
+    left = np.zeros((len(items), right.shape[1], int(items.lengths.max(initial=1))))
+    for user in range(len(items)):
+        rows = items.row(user)
+        image = right[user] @ table[user, rows].T.astype(np.float64)
+        norms = np.linalg.norm(image, axis=1, keepdims=True)
+        left[user, :, : len(rows)] = np.divide(image, norms, out=np.zeros_like(image), where=norms > 0)
+    return left
+
+
+def mean_directions(table: Array, items: Ragged) -> NDArray[np.float64]:
+    """The direction of each user's mean row, which hides nothing: [n, 1, d] unit vectors, zero without rows."""
+    sums = np.zeros((len(items), table.shape[2]))
+    np.add.at(sums, items.row_of_value, table[items.row_of_value, items.values].astype(np.float64))
+    norms = np.linalg.norm(sums, axis=1, keepdims=True)
+    return np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)[:, None, :]
+
+
+def _checked(personal: OwnArrays, name: str, spec: ArraySpec, users: int) -> Array:
+    values = personal.get(name)
+    if values is None or values.shape != (users, *spec.shape) or values.dtype != np.float32:
+        came = "nothing" if values is None else f"{values.dtype.name} {list(values.shape)}"
+        raise WireError(f"the personal array '{name}' should be float32 {[users, *spec.shape]}, not {came}")
+    return values

@@ -1,0 +1,103 @@
+"""Neural collaborative filtering: a multilayer perceptron over both embeddings (He et al., 2017; FedNCF: Perifanis
+and Efraimidis, 2022)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from bouquet.arrays import ArraySpec
+from bouquet.config import ModelOptions, Options
+from models.backbone import Backbone, PullBack, Tensors
+
+
+# Activations of this many values are made at once when the whole catalogue is scored.
+_SCORE_VALUES = 2**22
+
+
+class NCFOptions(Options):
+    """The shape of the perceptron."""
+
+    ncf_hidden: str = Field(
+        "16,8",
+        pattern=r"^[1-9][0-9]*(,[1-9][0-9]*)*$",
+        description="Widths of the hidden layers of 'ncf', between its 2 d inputs and its one output.",
+    )
+
+
+class NeuralCollaborativeFiltering(Backbone):
+    """r̂_ui = hᵀ φ_L(… φ_1([p_u, q_i])) with φ_l(x) = relu(W_lᵀ x + b_l), a private p_u, shared Q, W and h.
+
+    Shapes: W_1 is [2 d, first width]; all layers of a user are its own copy while it trains.
+    """
+
+    options_class = NCFOptions
+
+    def __init__(self, num_items: int, options: ModelOptions, own: Options | None = None) -> None:
+        settings = own if isinstance(own, NCFOptions) else NCFOptions()
+        size = options.embedding_size
+        widths = [2 * size, *(int(width) for width in settings.ncf_hidden.split(","))]
+        self.size, self.widths, self.num_hidden = size, widths[1:], len(widths) - 1
+        self.shared = {"item_embedding": ArraySpec((num_items, size), "normal", options.init_scale, by_item=True)}
+        for layer in range(1, len(widths)):
+            fan_in, fan_out = widths[layer - 1 : layer + 1]
+            # He et al. (2015): keeps the size of signals through rectified layers.
+            self.shared[f"weight_{layer}"] = ArraySpec((fan_in, fan_out), "normal", math.sqrt(2 / fan_in))
+            self.shared[f"bias_{layer}"] = ArraySpec((fan_out,), "zeros")
+        self.shared["output"] = ArraySpec((widths[-1],), "normal", math.sqrt(1 / widths[-1]))
+        self.private = {"user_embedding": ArraySpec((size,), "normal", options.init_scale)}
+
+    def logits(self, private: Tensors, shared: Tensors) -> Tensor:
+        return self._layers(private, shared)[0]
+
+    def forward(self, private: Tensors, shared: Tensors) -> tuple[Tensor, PullBack]:
+        """Backpropagation, a batched product per layer: δ_{l-1} = (δ_l W_lᵀ) [x_{l-1} > 0], ∂L/∂W_l = x_{l-1}ᵀ δ_l."""
+        logits, activations = self._layers(private, shared)
+
+        def pull_back(slope: Tensor) -> dict[str, Tensor]:
+            gradients = {"output": torch.bmm(slope.unsqueeze(1), activations[-1]).squeeze(1)}
+            delta = slope.unsqueeze(2) * shared["output"].unsqueeze(1)
+            for layer in range(self.num_hidden, 0, -1):
+                delta = delta * (activations[layer - 1] > 0)
+                gradients[f"bias_{layer}"] = summed = delta.sum(dim=1)
+                if layer > 1:
+                    gradients[f"weight_{layer}"] = torch.bmm(activations[layer - 2].transpose(1, 2), delta)
+                    delta = torch.bmm(delta, shared[f"weight_{layer}"].transpose(1, 2))
+            first, p, items = shared["weight_1"], private["user_embedding"], shared["item_embedding"]
+            of_items = torch.bmm(items.transpose(1, 2), delta)
+            gradients["weight_1"] = torch.cat([p.unsqueeze(2) * summed.unsqueeze(1), of_items], dim=1)
+            gradients["user_embedding"] = torch.bmm(first[:, : self.size], summed.unsqueeze(2)).squeeze(2)
+            gradients["item_embedding"] = torch.bmm(delta, first[:, self.size :].transpose(1, 2))
+            return gradients
+
+        return logits, pull_back
+
+    def scores(self, private: Tensors, shared: Tensors) -> Tensor:
+        per_user = shared["item_embedding"].ndim == 3
+        num_items = shared["item_embedding"].shape[-2]
+        step = max(1, _SCORE_VALUES // (num_items * sum(self.widths)))
+        parts = []
+        for start in range(0, len(private["user_embedding"]), step):
+            mine = {name: values[start : start + step] for name, values in private.items()}
+            count = len(mine["user_embedding"])
+            if per_user:
+                model = {name: values[start : start + step] for name, values in shared.items()}
+            else:
+                model = {name: values.expand(count, *values.shape) for name, values in shared.items()}
+            parts.append(self.logits(mine, model))
+        return torch.cat(parts)
+
+    def _layers(self, private: Tensors, shared: Tensors) -> tuple[Tensor, list[Tensor]]:
+        """[k, r] logits, and the activations [k, r, width] of every hidden layer."""
+        first = shared["weight_1"]
+        # The user's half of the first product is the same for all items.
+        of_user = torch.bmm(private["user_embedding"].unsqueeze(1), first[:, : self.size])
+        offset = of_user + shared["bias_1"].unsqueeze(1)
+        activations = [torch.baddbmm(offset, shared["item_embedding"], first[:, self.size :]).relu()]
+        for layer in range(2, self.num_hidden + 1):
+            bias, weight = shared[f"bias_{layer}"].unsqueeze(1), shared[f"weight_{layer}"]
+            activations.append(torch.baddbmm(bias, activations[-1], weight).relu())
+        return torch.bmm(activations[-1], shared["output"].unsqueeze(2)).squeeze(2), activations

@@ -1,0 +1,213 @@
+"""FedCA over rounds: what the server keeps of every user, and when the stages of `fedca` run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.arrays import Array, Arrays, Specs, initial_shared
+from bouquet.methods.fedca import FedCAOptions, interpolate
+from bouquet.reporting.heatmaps import write_heatmaps
+from bouquet.wire import TrainReply, Update
+from strategies.base import BaseStrategy, Extra
+from strategies.fedca import complementarity_matrix, composite_weights, mix, similarity_matrix
+from strategies.fedca_variants import component_similarity, largest_weights
+
+# Users whose part of S, C and W a run leaves behind (Fig. 7).
+SHOWN_USERS = 10
+
+T = TypeVar("T")
+
+
+class FedCA(BaseStrategy):
+    """Every user has tables of its own on the server: the last that it trained, and the one mixed for it."""
+
+    options_class = FedCAOptions
+    options: FedCAOptions
+    update: Update = "rows"
+
+    def traveling(self, specs: Specs) -> Specs:
+        return {}
+
+    def returning(self, specs: Specs) -> Specs:
+        return specs
+
+    def reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
+        options = self.options
+        if options.fedca_beta == 0:
+            return {}
+        size = next(spec.shape[1] for spec in specs.values() if spec.by_item)
+        vectors = 1 if options.fedca_complementarity == "raw" else options.fedca_k
+        return {"features": (vectors, -1 if options.fedca_complementarity == "left" else size)}
+
+    def prepare(self) -> None:
+        base = initial_shared(self.roster.specs, self.config.seed)
+        count = len(self.roster.users)
+        self.tables = {name: np.repeat(values[None], count, axis=0) for name, values in base.items()}
+        self.aggregates = {name: values.copy() for name, values in self.tables.items()}
+        self.features: NDArray[np.float32] | None = None
+        self._stages: dict[str, float] = {}
+        self._shown: dict[str, NDArray[np.floating]] = {}
+
+    def personal(self, users: NDArray[np.int64]) -> Arrays:
+        return {name: values[users] for name, values in self.aggregates.items()}
+
+    def personal_to_evaluate(self, users: NDArray[np.int64]) -> Arrays:
+        return self.personal(users) if self.options.fedca_evaluate == "mixed" else {}
+
+    def aggregate(
+        self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
+    ) -> Arrays:
+        """Algorithm 1, lines 7 to 9 and the mixing of the next line 3."""
+        self._stages = {}
+        movement = [self._take(reply, members) for reply, members in zip(replies, users, strict=True)]
+        trained = np.sort(np.concatenate(users))
+        pool = np.arange(len(self.roster.users)) if self.options.fedca_mix_all_users else trained
+        weights = self._weights(pool)
+        self._timed("mixing", lambda: self._mix(weights, pool))
+        self._push(trained, movement)
+        support = (weights > 0).sum(axis=1)
+        self._record["fedca"] = {
+            "seconds": self._stages,
+            "support": {"mean": float(support.mean()), "least": int(support.min()), "most": int(support.max())},
+            "own_weight": float(np.diagonal(weights).mean()),
+        }
+        return shared
+
+    def finish(self) -> None:
+        """Leave S, C and W of some users of the last round, as arrays and as pictures."""
+        write_heatmaps(self.directory.path / "fedca", self._shown)
+
+    def extra_arrays(self) -> Extra:
+        extra: Extra = {f"table/{name}": values for name, values in self.tables.items()}
+        extra |= {f"aggregate/{name}": values for name, values in self.aggregates.items()}
+        return extra if self.features is None else extra | {"features": self.features}
+
+    def restore_extra(self, arrays: Extra, where: NDArray[np.int64]) -> None:
+        known = where >= 0
+        for name in self.tables:
+            self.tables[name][known] = arrays[f"table/{name}"][where[known]]
+            self.aggregates[name][known] = arrays[f"aggregate/{name}"][where[known]]
+        if "features" in arrays:
+            stored = arrays["features"]
+            self.features = np.zeros((len(where), *stored.shape[1:]), np.float32)
+            self.features[known] = stored[where[known]]
+
+    # -- stages ----------------------------------------------------------------------------------------------------
+
+    def _take(self, reply: TrainReply, members: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        """Put the users' new tables in place of their old ones; returns Σ_u n_u (new - start) by array."""
+        sizes = self._prior(members)
+        movement = {}
+        for name, packed in reply.rows.items():
+            start = self._start(name, members)
+            total = np.zeros(start.shape[1:])
+            if packed.rows is None or packed.indptr is None:
+                start += packed.values
+                total += np.tensordot(sizes, packed.values.astype(np.float64), axes=1)
+            else:
+                owner = np.repeat(np.arange(len(members)), np.diff(packed.indptr))
+                start[owner, packed.rows] += packed.values
+                weighted = sizes[owner].reshape(-1, *[1] * (packed.values.ndim - 1)) * packed.values
+                np.add.at(total, packed.rows, weighted)
+            self.tables[name][members] = start
+            movement[name] = total
+        if "features" in reply.reports:
+            self._keep_features(members, reply.reports["features"])
+        return movement
+
+    def _start(self, name: str, members: NDArray[np.int64]) -> Array:
+        """What the uploaded change adds to: where the device started, or with noise the aggregate alone."""
+        sent = self.aggregates[name][members]
+        if self.options.ldp_delta > 0:
+            return sent
+        mixed = interpolate(self.tables[name][members], sent, self.options.fedca_rho)
+        first = ~self.trained[members]
+        mixed[first] = sent[first]
+        return mixed
+
+    def _keep_features(self, members: NDArray[np.int64], features: NDArray[np.float32]) -> None:
+        width = features.shape[2]
+        if self.features is None or self.features.shape[2] < width:  # left vectors grow with the longest history
+            wider = np.zeros((len(self.roster.users), features.shape[1], width), np.float32)
+            if self.features is not None:
+                wider[:, :, : self.features.shape[2]] = self.features
+            self.features = wider
+        self.features[members, :, :width] = features
+        self.features[members, :, width:] = 0
+
+    def _prior(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
+        sizes = self.roster.sizes[users].astype(float)
+        return sizes if self.options.fedca_prior == "size" else np.ones(len(users))
+
+    def _weights(self, pool: NDArray[np.int64]) -> NDArray[np.float64]:
+        options = self.options
+        table = next(self.tables[name][pool] for name, spec in self.roster.specs.items() if spec.by_item)
+        nothing = np.zeros((len(pool), len(pool)))
+        similar = complementary = nothing
+        if options.fedca_alpha > 0:
+            measure = similarity_matrix if options.fedca_similarity == "eq6" else component_similarity
+            similar = self._timed("similarity", lambda: measure(table))
+        if options.fedca_beta > 0 and self.features is not None:
+            features = self.features[pool]
+            complementary = self._timed("complementarity", lambda: self._complementarity(features))
+        weights = self._timed(
+            "weights",
+            lambda: composite_weights(
+                similar,
+                complementary,
+                self._prior(pool),
+                options.fedca_alpha,
+                options.fedca_beta,
+                objective=options.fedca_objective,
+                solver=options.fedca_solver,
+            ),
+        )
+        if options.fedca_neighbours:
+            weights = largest_weights(weights, options.fedca_neighbours)
+        if options.fedca_global_share:
+            prior = self._prior(pool)
+            weights = (1 - options.fedca_global_share) * weights + options.fedca_global_share * prior / prior.sum()
+        self._show(pool, similar, complementary, weights)
+        return weights
+
+    def _complementarity(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        options = self.options
+        pairing, sign = options.fedca_complementarity_pairing, options.fedca_complementarity_sign
+        if options.fedca_complementarity_measure == "sin":
+            cosine = complementarity_matrix(features, paired=pairing)
+            sine = np.sqrt(np.clip(1 - cosine**2, 0, 1))
+            return sine if sign == "printed" else 1 - sine
+        return complementarity_matrix(features, paired=pairing, sign=sign)
+
+    def _mix(self, weights: NDArray[np.float64], pool: NDArray[np.int64]) -> None:
+        for name, tables in self.tables.items():
+            chosen = tables[pool]
+            flat = chosen.reshape(len(pool), len(chosen[0]), -1)
+            self.aggregates[name][pool] = mix(weights, flat).reshape(chosen.shape)
+
+    def _push(self, trained: NDArray[np.int64], movement: list[dict[str, NDArray[np.float64]]]) -> None:
+        """With a server learning rate η, everyone moves on by η - 1 times what the round moved on average."""
+        extra = self.options.fedca_server_learning_rate - 1.0
+        if extra == 0.0:
+            return
+        total = self._prior(trained).sum()
+        for name, aggregates in self.aggregates.items():
+            step = extra * sum(part[name] for part in movement) / total
+            aggregates += step.astype(np.float32)
+
+    def _show(self, pool: NDArray[np.int64], *matrices: NDArray[np.float64]) -> None:
+        chosen = np.linspace(0, len(pool) - 1, min(SHOWN_USERS, len(pool))).round().astype(int)
+        names = ("similarity", "complementarity", "weights")
+        self._shown = {name: matrix[np.ix_(chosen, chosen)] for name, matrix in zip(names, matrices, strict=True)}
+        self._shown["users"] = self.roster.users[pool[chosen]]
+
+    def _timed(self, stage: str, work: Callable[[], T]) -> T:
+        begin = time.perf_counter()
+        result: Any = work()
+        self._stages[stage] = time.perf_counter() - begin
+        return result
