@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Array, Arrays, Specs, initial_shared
 from bouquet.methods.fedca import FedCAOptions, interpolate
+from bouquet.randomness import Purpose, generator
 from bouquet.reporting.heatmaps import write_heatmaps
 from bouquet.wire import TrainReply, Update
 from strategies.base import BaseStrategy, Extra
@@ -67,6 +68,9 @@ class FedCA(BaseStrategy):
         movement = [self._take(reply, members) for reply, members in zip(replies, users, strict=True)]
         trained = np.sort(np.concatenate(users))
         pool = np.arange(len(self.roster.users)) if self.options.fedca_mix_all_users else trained
+        pool = self._drawn(server_round, pool)
+        for name, tables in self.tables.items():
+            self.aggregates[name][trained] = tables[trained]  # what is not mixed goes on with its own
         weights = self._weights(pool)
         self._timed("mixing", lambda: self._mix(weights, pool))
         self._push(trained, movement)
@@ -129,6 +133,13 @@ class FedCA(BaseStrategy):
         first = ~self.trained[members]
         mixed[first] = sent[first]
         return mixed
+
+    def _drawn(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
+        size = max(1, round(self.options.fedca_mix_fraction * len(pool)))
+        if size == len(pool):
+            return pool
+        source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING, "mixing")
+        return np.sort(source.choice(pool, size, replace=False))
 
     def _keep_features(self, members: NDArray[np.int64], features: NDArray[np.float32]) -> None:
         width = features.shape[2]

@@ -53,6 +53,13 @@ class FedCAOptions(Options):
     fedca_mix_all_users: bool = Field(
         False, description="Mix the tables of all users, not only of those that trained in this round."
     )
+    fedca_mix_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of a round's users whose tables are mixed; the others go on with their own. The authors' "
+        "code trains all users and takes its participation ratio for this.",
+    )
     fedca_neighbours: int = Field(
         0, ge=0, description="Keep only this many of the largest weights of a user, beside its own; 0: all."
     )
