@@ -21,7 +21,7 @@ def refuse_non_finite(rows: NDArray[Any], where: str, start: int = 0) -> None:
     """
     finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
     if not finite.all():
-        raise ValueError(f"{where.format(start + int(np.argmin(finite)))} has a value that is not finite.")
+        raise ValueError(f"There is a value that is not finite in {where.format(start + int(np.argmin(finite)))}.")
 
 
 def refuse_shape(name: str, array: NDArray[Any], axes: str) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ def squared_distances(tables: Tables) -> Matrix:
                 distances[u, v] = distances[v, u] = np.vdot(difference, difference)
             return distances
     for user in range(count):
-        refuse_non_finite(tables[user : user + 1], "The table of user {}", user)
+        refuse_non_finite(tables[user : user + 1], "the table of user {}", user)
     return _from_gram(_centred_gram(tables, np.float64))[0]
 
 

@@ -69,7 +69,7 @@ def complementarity_matrix(features: NDArray[Any], *, paired: Paired = "index", 
     count, k, _ = refuse_shape("features", features, "[users, vectors, dimensions]")
     refuse_option("paired", paired, get_args(Paired))
     refuse_option("sign", sign, get_args(Sign))
-    refuse_non_finite(features, "The features of user {}")
+    refuse_non_finite(features, "the features of user {}")
     lengths = np.linalg.norm(features.astype(np.float64), axis=2, keepdims=True)
     unit = np.divide(features, lengths, out=np.zeros(features.shape), where=lengths > 0)
     unit = np.ascontiguousarray(unit.transpose(1, 0, 2))
@@ -79,6 +79,8 @@ def complementarity_matrix(features: NDArray[Any], *, paired: Paired = "index", 
     for u in range(0, count, side):
         for v in range(u, count, side):
             tile = np.cos(angle(unit[:, u : u + side], unit[:, v : v + side]))
+            if u == v:  # a tie may have been matched otherwise from the other side
+                tile = np.triu(tile) + np.triu(tile, 1).T
             complementarity[u : u + side, v : v + side] = tile
             complementarity[v : v + side, u : u + side] = tile.T
     return complementarity if sign == "printed" else np.subtract(1.0, complementarity, out=complementarity)
@@ -97,11 +99,11 @@ def _angle_greedy(left: Matrix, right: Matrix) -> Matrix:
     total = np.zeros(pairs.shape[1:])
     for _ in range(k):
         total += _arccos(pairs.max(axis=0))
-        ours, theirs = np.divmod(pairs.argmax(axis=0), k)
+        ours, theirs = np.divmod(pairs.argmax(axis=0).astype(np.int16), np.int16(k))
         for vector in range(k):
-            # Matched vectors are out: less than any |cosine|.
-            np.copyto(cosines[vector], -1.0, where=ours == vector)
-            np.copyto(cosines[:, vector], -1.0, where=theirs == vector)
+            # Matched vectors count as orthogonal: they come up again only when zeros are all that is left.
+            cosines[vector] *= (ours != vector).astype(np.float64)
+            cosines[:, vector] *= (theirs != vector).astype(np.float64)
     return total / k
 
 
@@ -181,7 +183,7 @@ def _add_term(target: Matrix, name: str, values: Matrix | None, letter: str, fac
         return
     if values.shape != target.shape:
         raise ValueError(f"{name} must have shape {target.shape} for {len(target)} sizes, not {values.shape}.")
-    refuse_non_finite(values, f"The {name} of user {{}}")
+    refuse_non_finite(values, f"the {name} of user {{}}")
     if factor > 0:
         target += scale * values
 
@@ -205,20 +207,20 @@ def mix(weights: NDArray[Any], tables: Tables, out: Tables | None = None) -> Tab
     count, items, size = refuse_shape("tables", tables, "[users, items, embedding size]")
     if weights.ndim != 2 or weights.shape[1] != count:
         raise ValueError(f"weights must have one column for each of {count} tables, not shape {weights.shape}.")
-    refuse_non_finite(weights, "The weights of user {}")
+    refuse_non_finite(weights, "the weights of user {}")
     shape = (len(weights), items, size)
     if out is None:
         out = np.empty(shape, tables.dtype)
-    if out.shape != shape or out.dtype != tables.dtype:
-        raise ValueError(f"out must be {tables.dtype} of shape {shape}, not {out.dtype} of shape {out.shape}.")
+    if out.shape != shape or out.dtype != tables.dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out must be contiguous {tables.dtype} of shape {shape}, not {out.dtype} of {out.shape}.")
     if np.may_share_memory(out, tables) and (_place(out) != _place(tables)):
         raise ValueError("out overlaps tables, but is neither tables itself nor its first users.")
     weights = weights.astype(tables.dtype)
+    flat = out.reshape(len(out), -1)
     step = max(1, BLOCK_VALUES // size)
     for start in range(0, items, step):
-        block = tables[:, start : start + step]
-        mixed = weights @ block.reshape(count, -1)
-        out[:, start : start + step] = mixed.reshape(len(weights), *block.shape[1:])
+        block = tables[:, start : start + step].reshape(count, -1)
+        np.matmul(weights, block, out=flat[:, start * size : (start + step) * size])
     return out
 
 

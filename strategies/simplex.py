@@ -42,7 +42,7 @@ def project_rows(y: NDArray[Any], cap: float | None = None) -> Matrix:
     rows = max(1, BLOCK_BYTES // (8 * y.shape[1]))
     for start in range(0, len(y), rows):
         block = y[start : start + rows].astype(np.float64)
-        refuse_non_finite(block, "Row {} of y", start)
+        refuse_non_finite(block, "row {} of y", start)
         ordered = np.sort(block, axis=1)
         anchor = ordered[:, _anchor(bound, y.shape[1]), None].copy()
         block, ordered = (_within_reach(values, anchor, bound) for values in (block, ordered))
@@ -149,7 +149,7 @@ class QuadraticProgramme:
         y = np.asarray(y, dtype=np.float64)
         if y.shape != self._y.shape:
             raise ValueError(f"y must have shape {self._y.shape}, not {y.shape}.")
-        refuse_non_finite(y[None], "Row {} of y")
+        refuse_non_finite(y[None], "row {} of y")
         # The solver fails on large numbers; with Σ w = 1 a constant that is added to y changes nothing.
         self._y.value = _within_reach(y, np.sort(y)[_anchor(self.cap, len(y))], self.cap)
         try:
