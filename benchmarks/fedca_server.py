@@ -147,7 +147,7 @@ def quick() -> list[dict[str, Any]]:
 
 
 def full() -> list[dict[str, Any]]:
-    """MovieLens-1M too: several minutes, 8 GB of memory and 2 GB of temporary disk space."""
+    """MovieLens-1M too: some minutes, and 1.5 GB of temporary disk space for the tables."""
     return measure(["ml-100k", "ml-1m"], [9, 1], [20, 2])
 
 

@@ -70,10 +70,8 @@ def _from_gram(gram: Matrix) -> tuple[Matrix, NDArray[np.int64]]:
     for start in range(0, len(gram), rows):
         block = gram[start : start + rows]
         norm_sums = norms[start : start + rows, None] + norms
-        own = np.arange(len(block))
-        norm_sums[own, start + own] = 0.0  # a user is at distance 0 from itself, whatever rounding says
         block *= -2.0
-        block += norm_sums
+        block += norm_sums  # on the diagonal this is 2g − 2g, so 0 without rounding
         np.maximum(block, 0.0, out=block)
         u, v = np.nonzero(norm_sums > CANCELLATION * (1.0 + block))
         close.append(np.stack([start + u, v], axis=1)[start + u < v])

@@ -79,7 +79,7 @@ def complementarity_matrix(features: NDArray[Any], *, paired: Paired = "index", 
     for u in range(0, count, side):
         for v in range(u, count, side):
             tile = np.cos(angle(unit[:, u : u + side], unit[:, v : v + side]))
-            if u == v:  # a tie may have been matched otherwise from the other side
+            if u == v:  # symmetric whatever the order in which BLAS sums and ties are matched
                 tile = np.triu(tile) + np.triu(tile, 1).T
             complementarity[u : u + side, v : v + side] = tile
             complementarity[v : v + side, u : u + side] = tile.T
@@ -205,6 +205,8 @@ def mix(weights: NDArray[Any], tables: Tables, out: Tables | None = None) -> Tab
             `tables` in another way.
     """
     count, items, size = refuse_shape("tables", tables, "[users, items, embedding size]")
+    if tables.dtype not in (np.float32, np.float64):
+        raise ValueError(f"tables must be float32 or float64, not {tables.dtype}.")
     if weights.ndim != 2 or weights.shape[1] != count:
         raise ValueError(f"weights must have one column for each of {count} tables, not shape {weights.shape}.")
     refuse_non_finite(weights, "the weights of user {}")

@@ -57,7 +57,7 @@ def _anchor(cap: float, count: int) -> int:
     It is the k-th largest with k = ⌈1/cap⌉: at τ = y_a at most k − 1 weights are positive, too few for a sum above 1;
     at τ = y_a − cap at least k weights are at the cap, enough for a sum of 1. Without a cap it is the largest value.
     """
-    return max(0, count - int(np.ceil(1.0 / cap - 1e-9)))
+    return max(0, count - int(np.ceil(1.0 / cap)))
 
 
 def _within_reach(values: Matrix, anchor: Matrix, cap: float) -> Matrix:
@@ -93,7 +93,7 @@ def _capped_threshold(ordered: Matrix, cap: float) -> Matrix:
     sums[:, 1:] -= np.cumsum(between[:, :-1] * np.diff(breaks, axis=1), axis=1)
     last = np.maximum(np.count_nonzero(sums >= 1.0, axis=1)[:, None] - 1, 0)
     begin, at, slope = (np.take_along_axis(values, last, axis=1) for values in (breaks, sums, between))
-    return begin + (at - 1.0) / np.maximum(slope, 1.0)
+    return begin + (at - 1.0) / slope
 
 
 def _weights(block: Matrix, tau: Matrix, cap: float) -> Matrix:
