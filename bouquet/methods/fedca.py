@@ -32,7 +32,7 @@ class FedCAOptions(Options):
     )
     fedca_similarity: Literal["eq6", "components"] = Field(
         "eq6",
-        description="Similarity of two tables: eq. 6, or from the distance of their first principal components' scores, "
+        description="Similarity of two tables: eq. 6, or from the distance of the scores on first components, "
         "as in the authors' code.",
     )
     fedca_complementarity: Literal["right", "left", "centred", "raw"] = Field(
