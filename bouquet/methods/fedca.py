@@ -66,8 +66,14 @@ class FedCAOptions(Options):
     fedca_global_share: float = Field(
         0.0, ge=0, le=1, description="Share of the prior p that is mixed into every user's weights afterwards."
     )
+    fedca_weight_cap: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="The most that any single weight may be; 0: no bound. At least 1 / users is allowed.",
+    )
     fedca_server_learning_rate: float = Field(
-        1.0, gt=0, description="Factor on the change that all users made in a round, added to every user's table."
+        1.0, gt=0, description="Factor η on what training changed in the tables that are mixed for others."
     )
     fedca_evaluate: Literal["mixed", "trained"] = Field(
         "mixed",
