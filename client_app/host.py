@@ -172,7 +172,8 @@ def host_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar])
 @lru_cache(maxsize=64)
 def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str, Scalar], ...]) -> Host:
     config, node = own(dict(run_items), RunConfig), dict(node_items)
-    simulated = "num-partitions" in node
+    # A deployed node is told where its state is; it can lose power at any time.
+    simulated = "state-dir" not in node
     partition, num_partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
     histories = histories_of(_interactions(own(dict(run_items), DataOptions)), config, partition, num_partitions)
     backbone = lookup(BACKBONES, "backbone", config.backbone)(histories.num_items, config)

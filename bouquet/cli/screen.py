@@ -12,7 +12,7 @@ from bouquet.config import RunConfig
 from bouquet.reporting.run_directory import RunDirectory
 from data_partition import Interactions
 
-ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process"}
+ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process", "deployment": "SuperLink and SuperNodes"}
 BAR = 24
 WIDTH = 130
 
@@ -64,12 +64,12 @@ class Screen:
             if "validation" in line or self.console.is_terminal:
                 self.console.print(self._round(line), end=end, soft_wrap=True)
 
-    def stopped(self, directory: RunDirectory, config: RunConfig) -> None:
+    def stopped(self, directory: RunDirectory, config: RunConfig, command: str = "bouquet run") -> None:
         """How to go on after Ctrl-C."""
         rounds = len(directory.rounds())
         self.console.print(f"\nStopped after round {rounds} of {config.num_server_rounds}.")
         if any(directory.checkpoints.glob("*.safetensors")):
-            self.console.print(f"Go on with: bouquet run -c 'resume=\"{directory.path}\"'", soft_wrap=True)
+            self.console.print(f"Go on with: {command} -c 'resume=\"{directory.path}\"'", soft_wrap=True)
 
     def table(self, directory: RunDirectory) -> None:
         """How good the run is, beside what it should be compared with."""
