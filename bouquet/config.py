@@ -112,6 +112,14 @@ class RoundOptions(Options):
     min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round (simulations know better).")
     node_timeout: float = Field(120.0, gt=0, description="Seconds to wait for the nodes before the first round.")
     round_timeout: float = Field(3600.0, gt=0, description="Seconds to wait for the replies of one round.")
+    enough_reply_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="A round goes on without the others once this fraction of its users has replied; "
+        "what comes later is dropped and counted.",
+    )
+    checkpoints_kept: int = Field(2, ge=1, description="Newest checkpoints that stay on the disk.")
     min_reply_fraction: float = Field(
         0.5, gt=0, le=1, description="The run fails when fewer of a round's users than this give a valid reply."
     )

@@ -99,8 +99,8 @@ def read_array(content: RecordDict, record: str, name: str, dtype: Any, shape: t
     return values
 
 
-def read_users(content: RecordDict) -> Words:
-    users = read_raw(content, "users", "user")
+def read_users(content: RecordDict, name: str = "user") -> Words:
+    users = read_raw(content, "users", name)
     if users.dtype != np.uint64 or users.ndim != 1:
         raise WireError(f"the users should be a row of 64-bit keys, not {users.dtype.name} {list(users.shape)}")
     if len(np.unique(users)) != len(users):

@@ -42,7 +42,7 @@ PROTOCOL = 1
 ROSTER, TRAIN, EVALUATE = "query.roster", "train", "evaluate"
 
 # Arrays about users that a node may send beside its update of the shared arrays; a test holds every reply against it.
-ROSTER_ARRAYS = frozenset({"user", "size"})
+ROSTER_ARRAYS = frozenset({"user", "size", "forgotten"})
 TRAIN_ARRAYS = frozenset({"user", "loss", "upload_bytes"})
 EVALUATE_ARRAYS = frozenset({"user", "metrics"})
 
@@ -78,6 +78,7 @@ class RosterReply:
         num_items, catalogue: size and fingerprint of the item list; equal on all nodes of a run.
         num_partitions: how many nodes the data was laid over; 0 where a node has data of its own.
         specs: the shared arrays of the backbone.
+        forgotten: [f] keys of users that were here and that the server shall forget.
     """
 
     users: Words
@@ -88,6 +89,7 @@ class RosterReply:
     catalogue: str
     num_partitions: int
     specs: Specs
+    forgotten: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def encode(self) -> RecordDict:
         config: dict[str, Any] = {
@@ -99,7 +101,10 @@ class RosterReply:
             "num_partitions": self.num_partitions,
             "specs": dump_specs(self.specs),
         }
-        return RecordDict({"users": pack({"user": self.users, "size": self.sizes}), "config": ConfigRecord(config)})
+        users = {"user": self.users, "size": self.sizes}
+        if len(self.forgotten):
+            users |= {"forgotten": self.forgotten}
+        return RecordDict({"users": pack(users), "config": ConfigRecord(config)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> RosterReply:
@@ -118,6 +123,7 @@ class RosterReply:
             catalogue=read_scalar(config, "catalogue", str),
             num_partitions=read_scalar(config, "num_partitions", int),
             specs=load_specs(read_scalar(config, "specs", str)),
+            forgotten=read_users(content, "forgotten") if "forgotten" in read_record(content, "users") else users[:0],
         )
 
 
@@ -308,3 +314,18 @@ class EvaluateReply:
             bad = int(users[np.flatnonzero(~inside.reshape(len(users), -1).all(axis=1))[0]])
             raise WireError(f"user {bad:016x} reports a metric outside 0 to 1")
         return cls(users=users, metrics=metrics, seconds=read_scalar(read_config(content), "seconds", float))
+
+
+# What a message takes beside its arrays' values: names, shapes, item numbers, text.
+_OVERHEAD = 64 * 1024
+
+
+def most_train_bytes(specs: Specs, update: Update, users: int) -> int:
+    """The largest training reply that makes sense: every row touched, with item numbers, in float64."""
+    whole = sum(12 * spec.size for spec in specs.values())
+    return _OVERHEAD + 64 * users + whole * (users if update == "rows" else 1)
+
+
+def most_evaluate_bytes(users: int) -> int:
+    """The largest evaluation reply that makes sense."""
+    return _OVERHEAD + users * (8 + 4 * int(np.prod(METRIC_SHAPE)))
