@@ -39,4 +39,6 @@ def evaluate(message: Message, context: Context) -> Message:
 def _host(context: Context) -> Host:
     # Processes, not threads, are what nodes are spread over; more threads would fight for the same cores.
     torch.set_num_threads(1)
-    return host_of(context.run_config, context.node_config)
+    # Where a node keeps its data is the node's own affair.
+    here = {key: context.node_config[key] for key in ("data-dir", "data-file") if key in context.node_config}
+    return host_of({**context.run_config, **here}, context.node_config)

@@ -276,7 +276,9 @@ class BaseStrategy(Strategy):
             due = every and (server_round % every == 0 or server_round == num_rounds)
             # What was kept of a user that asked to be forgotten is still in the last checkpoint.
             if due or (every and look["forgotten"]):
-                self._checkpoint(server_round, to_arrays(arrays), 1 if look["forgotten"] else self.config.checkpoints_kept)
+                self._checkpoint(
+                    server_round, to_arrays(arrays), 1 if look["forgotten"] else self.config.checkpoints_kept
+                )
             if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = metrics
             self._record["seconds"] = {

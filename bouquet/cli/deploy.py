@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
-from bouquet.cli.run import absolute_paths
+from bouquet.cli.run import RESUMABLE, absolute_paths
 from bouquet.cli.screen import Screen
 from bouquet.cli.settings import data_options, resolve
 from bouquet.config import DataOptions, RunConfig, Scalar, own
 from bouquet.deployment.keys import make_keys
 from bouquet.deployment.local import SUPERLINK, LocalDeployment
+from bouquet.deployment.status import collect, lines, prometheus, serve
 from bouquet.engines.app_folder import write_app_folder
+from bouquet.engines.control import Control
+from bouquet.engines.ports import is_healthy
+from bouquet.engines.release import secure_connection
 from bouquet.errors import ConfigError, RunFailed
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
@@ -58,31 +66,66 @@ def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str,
     console.print("Train: bouquet deploy run    Watch: bouquet deploy status    End: bouquet deploy down")
 
 
-def run_command(folder: Path, config_file: Path | None, overrides: Sequence[str], screen: Screen) -> RunDirectory:
+@dataclass(frozen=True)
+class Target:
+    """A running deployment, here or elsewhere.
+
+    Attributes:
+        control: its SuperLink as an operator sees it.
+        is_alive: whether the SuperLink answers.
+        runs: where results go; the ServerApp writes there.
+        nodes: how many nodes a run waits for; 0: as the settings say.
+        settings: of the data.
+    """
+
+    control: Control
+    is_alive: Callable[[], bool]
+    runs: Path
+    nodes: int = 0
+    settings: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+def target_of(folder: Path, superlink: str, keys: Path, runs: Path) -> Target:
+    """The deployment in a folder of this machine, or the one behind an address.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if superlink:
+        home = Path(tempfile.gettempdir()) / f"bouquet-operator-{os.getuid()}"
+        control = Control(home, secure_connection(superlink, (keys / "ca.crt").absolute()))
+        return Target(control, lambda: is_healthy(superlink, keys / "ca.crt"), runs.absolute())
+    here = LocalDeployment(folder)
+    plan = here.plan
+    return Target(
+        here.control, lambda: bool(here.processes(SUPERLINK)), here.folder / "runs", len(plan.nodes), plan.settings
+    )
+
+
+def run_command(target: Target, config_file: Path | None, overrides: Sequence[str], screen: Screen) -> RunDirectory:
     """Submit a run, follow it, and fail if it failed.
 
     Raises:
         BouquetError: the run failed; `summary.json` says so too.
         KeyboardInterrupt: stopped; the folder says so and can be resumed.
     """
-    deployment = LocalDeployment(folder)
-    plan = deployment.plan
-    if not deployment.processes(SUPERLINK):
-        raise RunFailed(f"The SuperLink of {deployment.folder} is not running. Start it with: bouquet deploy up")
-    settings = {**resolve(config_file, overrides), **plan.settings}
+    if not target.is_alive():
+        raise RunFailed("The SuperLink does not answer. Start it with: bouquet deploy up")
+    settings = {**resolve(config_file, overrides), **target.settings}
     if settings["resume"]:
         settings = _resumed(settings)
     settings |= absolute_paths(settings)
-    settings["min-nodes"] = max(int(settings["min-nodes"]), len(plan.nodes))
+    settings["min-nodes"] = max(int(settings["min-nodes"]), target.nodes)
     config = own(settings, RunConfig)
-    directory = RunDirectory(config.resume or config.out or deployment.folder / run_name(config))
+    name = Path(run_name(config)).name
+    directory = RunDirectory(config.resume or config.out or target.runs / name)
     if not config.resume and directory.summary.exists():
         raise ConfigError(f"{directory.path} already holds a run. Name another folder, or resume it with resume.")
     settings |= {"out": str(directory.path), "resume": str(directory.path) if config.resume else "", "state-dir": ""}
-    engine: dict[str, Scalar] = {"engine": "deployment", "nodes": len(plan.nodes)}
+    engine: dict[str, Scalar] = {"engine": "deployment", "nodes": settings["min-nodes"]}
     directory.create(without_other_methods(settings, config.strategy), engine)
-    screen.header(config, interactions_of(data_options(settings)), len(plan.nodes), "deployment")
-    app = deployment.folder / "app"
+    screen.deployment_header(config)
+    app = target.control.home / "app"
     shutil.rmtree(app, ignore_errors=True)
     write_app_folder(app, settings)
     run_id = ""
@@ -92,14 +135,14 @@ def run_command(folder: Path, config_file: Path | None, overrides: Sequence[str]
         return directory.read_summary()["status"] != "running"
 
     try:
-        run_id = deployment.control.submit(app)
-        deployment.control.follow(run_id, progress, lambda: bool(deployment.processes(SUPERLINK)))
+        run_id = target.control.submit(app)
+        target.control.follow(run_id, progress, target.is_alive)
         screen.progress(directory)
         if directory.read_summary()["status"] != "completed":
             raise RunFailed("The run did not complete.")
     except KeyboardInterrupt:
         if run_id:
-            deployment.control.stop(run_id)
+            target.control.stop(run_id)
         directory.write_summary({"status": "stopped", "rounds": len(directory.rounds())})
         screen.stopped(directory, config, "bouquet deploy run")
         raise
@@ -114,10 +157,45 @@ def run_command(folder: Path, config_file: Path | None, overrides: Sequence[str]
     return directory
 
 
+def status_command(target: Target, format_: str, listen: str) -> None:
+    """Say how a deployment is doing.
+
+    Raises:
+        ConfigError: there is no such format.
+        KeyboardInterrupt: the endpoint was ended.
+    """
+    if listen:
+        with serve(target.control, target.runs, listen) as server:
+            print(f"http://{listen}/metrics", flush=True)
+            server.serve_forever()
+    if format_ not in ("text", "json", "prometheus"):
+        raise ConfigError(f"There is no format '{format_}'. Known: text, json, prometheus.")
+    found = collect(target.control, target.runs)
+    if format_ == "json":
+        print(json.dumps(found, indent=2))
+    elif format_ == "prometheus":
+        print(prometheus(found), end="")
+    else:
+        print("\n".join(lines(found)))
+
+
+def register_command(superlink: str, keys: Path) -> None:
+    """Register every node whose public key is there.
+
+    Raises:
+        ConfigError: there is no key.
+        RunFailed: the SuperLink refused one.
+    """
+    public = sorted(keys.glob("*.pub"))
+    if not public:
+        raise ConfigError(f"There is no NAME.pub in {keys}. Make keys with: bouquet deploy keys")
+    control = target_of(Path(), superlink, keys, Path()).control
+    new = [key.stem for key in public if control.register(key)]
+    print(f"{len(public)} nodes registered, new: {', '.join(new) or 'none'}.")
+
+
 def _resumed(settings: dict[str, Scalar]) -> dict[str, Scalar]:
     """The settings of the run that is resumed; only how long and how patiently can change."""
-    from bouquet.cli.run import RESUMABLE
-
     directory = RunDirectory(str(settings["resume"]))
     before = resolve(directory.config, []) | {"resume": str(directory.path), "out": ""}
     plain = resolve(None, [])

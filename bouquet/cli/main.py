@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from bouquet.cli.deploy_app import deploy, serve
 from bouquet.errors import BouquetError
 
 app = typer.Typer(
@@ -23,8 +24,8 @@ app = typer.Typer(
 data = typer.Typer(help="The data sets: what there is, what is in it, how to get it.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
-deploy = typer.Typer(help="A federation of real processes: TLS, registered nodes, gRPC.", no_args_is_help=True)
 app.add_typer(deploy, name="deploy")
+app.add_typer(serve, name="serve")
 
 DataDir = Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets; else the cache.")]
 
@@ -124,65 +125,6 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME")], data_dir: DataDi
     from bouquet.cli.data import fetch_command
 
     fetch_command(name, data_dir)
-
-
-DeploymentDir = Annotated[Path, typer.Option("--dir", help="Folder of the deployment: keys, processes, runs.")]
-DEPLOYMENT = Path("deployment-local")
-
-
-@deploy.command()
-def keys(
-    out: Annotated[Path, typer.Option("--out", help="Folder of all keys; what is there stays.")] = Path("keys"),
-    host: Annotated[
-        list[str] | None, typer.Option("--host", help="Name or address of the SuperLink; can be repeated.")
-    ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=0, help="Make keys of node-1 to node-N.")] = 0,
-    node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; can be repeated.")] = None,
-) -> None:
-    """Make certificates and keys: authority, SuperLink, nodes."""
-    from bouquet.cli.deploy import keys_command
-
-    keys_command(out, host or [], nodes, node or [])
-
-
-@deploy.command()
-def up(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="SuperNodes that the users are laid over.")] = 3,
-    dataset: Annotated[str, typer.Option("--dataset", help="Name of a data set.")] = "",
-    data_dir: DataDir = "",
-    data_file: Annotated[str, typer.Option("--data-file", help="A CSV, TSV or Parquet file of your own.")] = "",
-    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
-    directory: DeploymentDir = DEPLOYMENT,
-) -> None:
-    """Start a SuperLink and SuperNodes on this machine."""
-    from bouquet.cli.deploy import up_command
-
-    up_command(directory, nodes, override or [], dataset, data_dir, data_file)
-
-
-@deploy.command("run")
-def deploy_run(
-    override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
-    directory: DeploymentDir = DEPLOYMENT,
-) -> None:
-    """Train on the running deployment, and exit with 0 only if the run completed."""
-    from bouquet.cli.deploy import run_command
-    from bouquet.cli.screen import Screen
-
-    screen = Screen()
-    screen.table(run_command(directory, config, override or [], screen))
-
-
-@deploy.command()
-def down(
-    purge: Annotated[bool, typer.Option("--purge", help="Remove the folder too: keys, private state, runs.")] = False,
-    directory: DeploymentDir = DEPLOYMENT,
-) -> None:
-    """End every process of the deployment."""
-    from bouquet.cli.deploy import down_command
-
-    down_command(directory, purge)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -12,7 +12,7 @@ from bouquet.config import RunConfig
 from bouquet.reporting.run_directory import RunDirectory
 from data_partition import Interactions
 
-ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process", "deployment": "SuperLink and SuperNodes"}
+ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process"}
 BAR = 24
 WIDTH = 130
 
@@ -53,6 +53,16 @@ class Screen:
             f"bouquet · {config.strategy} on {config.dataset} ({interactions.num_users:,} users, "
             f"{interactions.num_items:,} items, {interactions.num_interactions:,} interactions) · "
             f"{nodes} {plural} · {ENGINE_NAMES[engine]}",
+            soft_wrap=True,
+        )
+
+    def deployment_header(self, config: RunConfig) -> None:
+        """What starts on a deployment, whose data only the nodes can count."""
+        self._place = 0
+        self.rounds = config.num_server_rounds
+        where = "the nodes' own data" if config.dataset == "file" else config.dataset
+        self.console.print(
+            f"bouquet · {config.strategy} on {where} · {config.min_nodes} nodes or more · SuperLink and SuperNodes",
             soft_wrap=True,
         )
 

@@ -4,6 +4,7 @@ One folder per role, so that each machine or container gets what it needs and no
 
 ca/          ca.key: signs; stays with the operator
 server/      ca.crt, server.crt, server.key, executor.secret
+executor/    ca.crt, executor.secret: runs the ServerApp
 operator/    ca.crt, <node>.pub: what is registered with the SuperLink
 nodes/<n>/   ca.crt, node.key, node.pub, state.key, local-ca.crt, local.crt, local.key
 
@@ -64,7 +65,9 @@ def make_keys(folder: Path, hosts: Iterable[str], nodes: Sequence[str]) -> list[
         made.append("server certificate")
     if not (secret := folder / "server" / "executor.secret").exists():
         _private(secret, secrets.token_hex(32).encode())
-    _public(folder / "operator" / "ca.crt", authority.read_bytes())
+    _private(folder / "executor" / "executor.secret", secret.read_bytes())
+    for role in ("executor", "operator"):
+        _public(folder / role / "ca.crt", authority.read_bytes())
     for name in nodes:
         if make_node_keys(folder / "nodes" / name):
             made.append(f"keys of {name}")
