@@ -32,7 +32,7 @@ def keys(
     node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; can be repeated.")] = None,
 ) -> None:
     """Make certificates and keys: authority, SuperLink, nodes."""
-    from bouquet.cli.deploy import keys_command
+    from bouquet.cli.operate import keys_command
 
     keys_command(out, host or [], nodes, node or [])
 
@@ -62,7 +62,8 @@ def run(
     runs: Runs = RUNS,
 ) -> None:
     """Train on a running deployment, and exit with 0 only if the run completed."""
-    from bouquet.cli.deploy import run_command, target_of
+    from bouquet.cli.deploy import run_command
+    from bouquet.cli.operate import target_of
     from bouquet.cli.screen import Screen
 
     screen = Screen()
@@ -79,7 +80,7 @@ def status(
     listen: Annotated[str, typer.Option("--listen", help="HOST:PORT to serve /metrics on, until interrupted.")] = "",
 ) -> None:
     """Round, nodes, users, failures, bytes and the last metrics of a deployment."""
-    from bouquet.cli.deploy import status_command, target_of
+    from bouquet.cli.operate import status_command, target_of
 
     status_command(target_of(directory, superlink, keys, runs), format_, listen)
 
@@ -90,7 +91,7 @@ def down(
     directory: Dir = DEPLOYMENT,
 ) -> None:
     """End every process of a deployment on this machine."""
-    from bouquet.cli.deploy import down_command
+    from bouquet.cli.operate import down_command
 
     down_command(directory, purge)
 
@@ -101,7 +102,7 @@ def register(
     keys: Keys = KEYS,
 ) -> None:
     """Let in every node whose public key (NAME.pub) is in the operator's folder."""
-    from bouquet.cli.deploy import register_command
+    from bouquet.cli.operate import register_command
 
     register_command(superlink, keys)
 
