@@ -106,6 +106,11 @@ class RoundOptions(Options):
     fraction_train: float = Field(1.0, gt=0, le=1, description="Fraction of all users that trains in a round (r).")
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
     checkpoint_every: int = Field(10, ge=0, description="Rounds between checkpoints; 0: none.")
+    catalogue_file: str = Field(
+        "",
+        description="A CSV of items and titles that the server publishes to devices with histories of their own; "
+        "empty: nodes know the catalogue from their data set.",
+    )
     resume: str = Field("", description="Folder of a stopped run to go on with.")
     out: str = Field("", description="Folder for the results; empty: runs/<time>-<strategy>-<dataset>.")
     state_dir: str = Field("", description="Folder for the nodes' private state; empty: a per-user folder.")

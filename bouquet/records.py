@@ -60,6 +60,22 @@ def pack(arrays: dict[str, Any]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.ascontiguousarray(values)) for name, values in arrays.items()})
 
 
+def words_to_array(words: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Words without line breaks, as bytes."""
+    return np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+
+
+def read_words(content: RecordDict, record: str, name: str) -> tuple[str, ...]:
+    """The inverse of `words_to_array`."""
+    values = read_raw(content, record, name)
+    if values.dtype != np.uint8 or values.ndim != 1:
+        raise WireError(f"array '{name}' should be text")
+    try:
+        return tuple(values.tobytes().decode().split("\n"))
+    except UnicodeDecodeError as error:
+        raise WireError(f"array '{name}' is no text ({error})") from None
+
+
 def read_record(content: RecordDict, record: str) -> ArrayRecord:
     if record not in content.array_records:
         raise WireError(f"the message has no record '{record}'")

@@ -19,6 +19,7 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs, dump_specs, load_specs
+from bouquet.catalogue import Catalogue
 from bouquet.errors import WireError
 from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS, PARTS
 from bouquet.randomness import Words
@@ -35,6 +36,8 @@ from bouquet.records import (
     read_scalar,
     read_shared,
     read_users,
+    read_words,
+    words_to_array,
 )
 
 PROTOCOL = 1
@@ -52,19 +55,42 @@ Weighting = Literal["uniform", "size"]
 
 @dataclass(frozen=True)
 class RosterRequest:
-    """Which users are you hosting?"""
+    """Which users are you hosting?
+
+    Attributes:
+        series: the run series.
+        edition: of the catalogue that the server publishes; "" where nodes know theirs.
+        catalogue: that catalogue, sent to a node that has another edition.
+    """
 
     series: str
+    edition: str = ""
+    catalogue: Catalogue | None = None
 
     def encode(self) -> RecordDict:
-        return RecordDict({"config": ConfigRecord({"protocol": PROTOCOL, "series": self.series})})
+        config: dict[str, Any] = {"protocol": PROTOCOL, "series": self.series, "edition": self.edition}
+        content = RecordDict({"config": ConfigRecord(config)})
+        if self.catalogue:
+            content["catalogue"] = pack(
+                {"items": words_to_array(self.catalogue.items), "titles": words_to_array(self.catalogue.titles)}
+            )
+        return content
 
     @classmethod
     def decode(cls, content: RecordDict) -> RosterRequest:
         config = read_config(content)
         if config.get("protocol") != PROTOCOL:
             raise WireError(f"the server speaks protocol {config.get('protocol')!r}, this node speaks {PROTOCOL}")
-        return cls(series=read_scalar(config, "series", str))
+        catalogue = None
+        if "catalogue" in content:
+            items, titles = (read_words(content, "catalogue", name) for name in ("items", "titles"))
+            catalogue = Catalogue(items, titles)
+            if len(items) != len(titles) or len(set(items)) != len(items) or not items:
+                raise WireError("the catalogue is not one title for each of different items")
+        edition = read_scalar(config, "edition", str)
+        if catalogue and catalogue.edition != edition:
+            raise WireError("the catalogue is not of the edition that it claims")
+        return cls(series=read_scalar(config, "series", str), edition=edition, catalogue=catalogue)
 
 
 @dataclass(frozen=True)
@@ -75,7 +101,8 @@ class RosterReply:
         users: [k] user keys.
         sizes: [k] training interactions n_u.
         interactions, dropped_users: counts of this node's data.
-        num_items, catalogue: size and fingerprint of the item list; equal on all nodes of a run.
+        num_items, catalogue: size and fingerprint of the item list; equal on all nodes of a run. 0 and "" on a node
+            that first needs the catalogue that the server publishes.
         num_partitions: how many nodes the data was laid over; 0 where a node has data of its own.
         specs: the shared arrays of the backbone.
         forgotten: [f] keys of users that were here and that the server shall forget.

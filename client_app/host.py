@@ -17,6 +17,7 @@ from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
 from bouquet.errors import WireError
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words
+from bouquet.sealing import Seal, read_seal
 from client_app.state import PrivateState
 from data_partition import Interactions, assign, evaluation_candidates, load, make_split
 from models import BACKBONES, Backbone
@@ -112,6 +113,7 @@ class Host:
         backbone: the model.
         state_root: folder under which private state is kept, by run series.
         durable: whether state is forced to the disk.
+        seal: encrypts private state; None: it is stored as it is.
     """
 
     config: RunConfig
@@ -119,6 +121,7 @@ class Host:
     backbone: Backbone
     state_root: Path
     durable: bool
+    seal: Seal | None = None
 
     @cached_property
     def _position(self) -> dict[int, int]:
@@ -152,7 +155,7 @@ class Host:
         node = f"node-{self.histories.partition}-of-{self.histories.num_partitions}"
         folder = self.state_root / series / node
         specs = self.private_specs(shared)
-        return PrivateState(folder, series, self.histories.users, specs, initial, self.durable)
+        return PrivateState(folder, series, self.histories.users, specs, initial, self.durable, self.seal)
 
 
 def default_state_root() -> Path:
@@ -178,7 +181,9 @@ def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str
     histories = histories_of(_interactions(own(dict(run_items), DataOptions)), config, partition, num_partitions)
     backbone = lookup(BACKBONES, "backbone", config.backbone)(histories.num_items, config)
     root = str(node.get("state-dir", "")) or config.state_dir
-    return Host(config, histories, backbone, Path(root) if root else default_state_root(), durable=not simulated)
+    folder = Path(root) if root else default_state_root()
+    seal = read_seal(str(node.get("state-key", "")))
+    return Host(config, histories, backbone, folder, durable=not simulated, seal=seal)
 
 
 # All nodes that share a process read the same files once.

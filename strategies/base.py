@@ -10,6 +10,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs, initial_shared
+from bouquet.catalogue import read_catalogue
 from bouquet.config import Options, RunConfig
 from bouquet.evaluation import summarise
 from bouquet.randomness import Purpose, generator
@@ -38,7 +40,7 @@ from bouquet.wire import (
     most_evaluate_bytes,
     most_train_bytes,
 )
-from strategies.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from strategies.checkpoint import Checkpoint, load_checkpoint, refuse_other_model, save_checkpoint
 from strategies.replies import Received, Sent, receive, require_enough
 from strategies.roster import Roster, await_roster
 from strategies.rounds import Rounds
@@ -244,10 +246,13 @@ class BaseStrategy(Strategy):
         resumed = load_checkpoint(self.directory.checkpoints) if self.config.resume else None
         if resumed:
             self.series = resumed.series
-        roster = await_roster(grid, self.series, self.config.min_nodes, self.config.node_timeout)
+        catalogue = read_catalogue(Path(self.config.catalogue_file)) if self.config.catalogue_file else None
+        roster = await_roster(grid, self.series, self.config.min_nodes, self.config.node_timeout, catalogue)
+        if resumed:
+            refuse_other_model(resumed, self.traveling(roster.specs))
         self.roster = roster.in_order_of(resumed.users, resumed.sizes) if resumed else roster
         self.trained = np.zeros(len(self.roster.users), dtype=bool)
-        self.rounds = Rounds(self, grid)
+        self.rounds = Rounds(self, grid, catalogue)
         specs = self.traveling(self.roster.specs)
         arrays = initial_arrays or to_record(initial_shared(specs, self.config.seed))
         if resumed:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from bouquet.arrays import Arrays
-from bouquet.errors import StateError
+from bouquet.arrays import Arrays, Specs
+from bouquet.errors import ConfigError, StateError
 from bouquet.evaluation import summarise
 from bouquet.files import write_atomically
 from bouquet.randomness import Words
@@ -106,3 +106,18 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         trained=arrays["trained"],
         best=BestRound(best["round"], best["score"], summarise(values) if best["round"] else {}, values),
     )
+
+
+def refuse_other_model(checkpoint: Checkpoint, specs: Specs) -> None:
+    """A checkpoint goes on with the model that made it.
+
+    Raises:
+        ConfigError: an array has another shape, for example because the catalogue has changed.
+    """
+    for name, spec in specs.items():
+        if name not in checkpoint.shared or checkpoint.shared[name].shape != spec.shape:
+            before = list(checkpoint.shared[name].shape) if name in checkpoint.shared else "not there"
+            raise ConfigError(
+                f"The checkpoint cannot go on: '{name}' was {before} and is now {list(spec.shape)}. "
+                "With another catalogue or model, start a new run."
+            )

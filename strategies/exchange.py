@@ -11,6 +11,8 @@ from flwr.serverapp import Grid
 from strategies.replies import Sent
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+# A quick answer is seen quickly, and a long round costs the SuperLink little.
+PAUSE_GROWTH = 1.3
 
 
 class Exchange:
@@ -40,7 +42,7 @@ class Exchange:
         pending = {identity: users for identity, users in pending.items() if identity in set(accepted)}
         wanted = enough * sum(len(item.users) for item in sent)
         replies: list[Message] = []
-        answered = 0
+        answered, pause = 0, SHORTEST_PAUSE
         while pending:
             begin = time.monotonic()
             for reply in self._grid.pull_messages(list(pending)):
@@ -51,7 +53,7 @@ class Exchange:
             if not pending or answered >= wanted or now >= deadline:
                 break
             # Asking must not become the work: thousands of pending messages make a pull slow.
-            pause = min(max(2 * (now - begin), SHORTEST_PAUSE), LONGEST_PAUSE)
+            pause = min(max(2 * (now - begin), PAUSE_GROWTH * pause), LONGEST_PAUSE)
             time.sleep(min(pause, deadline - now))
         self._unanswered |= pending.keys()
         return replies

@@ -15,10 +15,12 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from bouquet.catalogue import Catalogue
 from bouquet.errors import RunFailed, WireError
-from bouquet.wire import ROSTER, RosterReply, RosterRequest
-from strategies.replies import Failure, error_text
-from strategies.roster import NOWHERE, Roster, disagreement
+from bouquet.randomness import Words
+from bouquet.wire import RosterReply
+from strategies.replies import Failure, error_text, not_from
+from strategies.roster import NOWHERE, Roster, disagreement, needs_catalogue, roster_query
 
 POLL_SECONDS = 0.5
 
@@ -48,15 +50,19 @@ class Membership:
         grid: Flower's.
         roster: of the first round.
         series: the run series.
+        catalogue: what the server publishes, if it does.
         ttl: seconds after which an unanswered query is given up.
     """
 
-    def __init__(self, grid: Grid, roster: Roster, series: str, ttl: float = 300.0) -> None:
+    def __init__(
+        self, grid: Grid, roster: Roster, series: str, catalogue: Catalogue | None = None, ttl: float = 300.0
+    ) -> None:
         self.roster = roster
-        self._grid, self._series, self._ttl = grid, series, ttl
+        self._grid, self._series, self._catalogue, self._ttl = grid, series, catalogue, ttl
         self._asked: dict[str, tuple[int, float]] = {}
         self._refused: dict[int, str] = {}
         self._again: set[int] = set()
+        self._waiting: set[int] = set()
 
     @property
     def nodes(self) -> set[int]:
@@ -77,7 +83,7 @@ class Membership:
         online = {int(node) for node in self._grid.get_node_ids()}
         for message in self._grid.pull_messages(list(self._asked)) if self._asked else []:
             node, _ = self._asked.pop(message.metadata.reply_to_message_id, (NOWHERE, 0.0))
-            if node != NOWHERE:
+            if node != NOWHERE and not not_from(node, message):
                 self._hear(node, message, changes)
         now = time.monotonic()
         self._asked = {key: (node, sent) for key, (node, sent) in self._asked.items() if now - sent < self._ttl}
@@ -88,7 +94,7 @@ class Membership:
         wanted = (online - present) | (self._again & online)
         self._again -= online
         messages = [
-            Message(RosterRequest(self._series).encode(), dst_node_id=node, message_type=ROSTER, ttl=self._ttl)
+            roster_query(node, self._series, self._catalogue, node in self._waiting, self._ttl)
             for node in sorted(wanted - waiting)
         ]
         if messages:
@@ -122,6 +128,9 @@ class Membership:
             if message.has_error():
                 raise WireError(error_text(message))
             answer = RosterReply.decode(message.content)
+            if needs_catalogue(answer, self._catalogue):
+                self._waiting.add(node)
+                return
             if reason := disagreement(answer, self.roster) or self.roster.foreign(node, answer.users):
                 raise WireError(reason)
         except WireError as error:
@@ -138,6 +147,10 @@ class Membership:
         self.roster = self.roster.heard(node, answer)
         changes.joined += len(self.roster.users) - before
         changes.came.append(node)
+
+    def abandoned(self, keys: Words) -> NDArray[np.int64]:
+        """Positions of those of these users that no node hosts."""
+        return np.flatnonzero(np.isin(self.roster.users, keys) & (self.roster.node_of == np.uint64(NOWHERE)))
 
     def forget(self, positions: NDArray[np.int64]) -> None:
         """Drop users from the roster."""

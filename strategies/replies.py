@@ -86,7 +86,7 @@ def receive(
         node = item.message.metadata.dst_node_id
         message = came.get(item.message.metadata.message_id)
         try:
-            if message is None or (message.has_error() and message.metadata.src_node_id != node):
+            if message is None or not_from(node, message):
                 silent.append(node)
             if message is None:
                 raise WireError("no reply came in time")
@@ -117,6 +117,11 @@ def require_enough(received: Received, asked: int, least: float, what: str) -> N
     if valid == 0 or valid < least * asked:
         reason = received.failures[0].reason if received.failures else "no messages were sent"
         raise RunFailed(f"{what}: only {valid} of {asked} users gave a valid reply. The first failure says: {reason}")
+
+
+def not_from(node: int, message: Message) -> bool:
+    """Whether the SuperLink answered in place of a node that is not there."""
+    return bool(message.has_error() and message.metadata.src_node_id != node)
 
 
 def error_text(message: Message) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import Message
@@ -11,12 +11,15 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from bouquet.arrays import Specs
+from bouquet.catalogue import Catalogue
 from bouquet.errors import RunFailed, WireError
 from bouquet.randomness import Words
 from bouquet.wire import ROSTER, RosterReply, RosterRequest
-from strategies.replies import error_text
+from strategies.exchange import Exchange
+from strategies.replies import Sent, error_text, not_from
 
 POLL_SECONDS = 0.2
+_NOBODY = np.zeros(1, dtype=np.int64)
 
 
 NOWHERE = 0
@@ -35,6 +38,7 @@ class Roster:
         interactions, dropped_users: counts over all nodes.
         num_items, catalogue, specs: what all nodes agree on.
         absent: nodes that are not asked at present.
+        forgotten: keys of users that nodes asked to forget when they were first asked.
     """
 
     users: Words
@@ -47,6 +51,7 @@ class Roster:
     catalogue: str
     specs: Specs
     absent: frozenset[int] = frozenset()
+    forgotten: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def present(self) -> NDArray[np.int64]:
         """Positions of the users whose node is there."""
@@ -113,7 +118,32 @@ class Roster:
         )
 
 
-def await_roster(grid: Grid, series: str, min_nodes: int, timeout: float) -> Roster:
+def roster_query(node: int, series: str, catalogue: Catalogue | None, send: bool, ttl: float | None = None) -> Message:
+    """Ask a node whom it hosts.
+
+    Args:
+        catalogue: what the server publishes, if it does.
+        send: give it to the node, and not only its edition.
+    """
+    edition = catalogue.edition if catalogue else ""
+    request = RosterRequest(series, edition, catalogue if send else None)
+    return Message(request.encode(), dst_node_id=node, message_type=ROSTER, ttl=ttl)
+
+
+def needs_catalogue(answer: RosterReply, catalogue: Catalogue | None) -> bool:
+    """Whether a node asks for the catalogue.
+
+    Raises:
+        WireError: it does, and the server has none.
+    """
+    if answer.num_items:
+        return False
+    if catalogue is None:
+        raise WireError("the node has a history and no catalogue; give the run a catalogue-file to publish")
+    return True
+
+
+def await_roster(grid: Grid, series: str, min_nodes: int, timeout: float, catalogue: Catalogue | None = None) -> Roster:
     """Wait until enough nodes are there and have said whom they host.
 
     A node that hosts a part of a partitioned data set says how many parts there are; then all parts are
@@ -125,17 +155,27 @@ def await_roster(grid: Grid, series: str, min_nodes: int, timeout: float) -> Ros
     deadline = time.monotonic() + timeout
     answers: dict[int, RosterReply] = {}
     failures: dict[int, str] = {}
+    waiting: set[int] = set()
     while True:
         known = answers.keys() | failures.keys()
         new = [node for node in grid.get_node_ids() if node not in known]
-        asked = [Message(RosterRequest(series).encode(), dst_node_id=node, message_type=ROSTER) for node in new]
+        asked = [Sent(roster_query(node, series, catalogue, node in waiting), _NOBODY) for node in new]
         left = max(deadline - time.monotonic(), 1.0)
-        for reply in grid.send_and_receive(asked, timeout=left) if asked else []:
-            node = reply.metadata.src_node_id
+        replies = {reply.metadata.reply_to_message_id: reply for reply in Exchange(grid).ask(asked, left)}
+        for item in asked:
+            node, reply = item.message.metadata.dst_node_id, replies.get(item.message.metadata.message_id)
             try:
+                if reply is None or not_from(node, reply):
+                    continue
                 if reply.has_error():
                     raise WireError(error_text(reply))
-                answers[node] = RosterReply.decode(reply.content)
+                answer = RosterReply.decode(reply.content)
+                if needs_catalogue(answer, catalogue):
+                    if node in waiting:
+                        raise WireError("the node did not take the catalogue")
+                    waiting.add(node)
+                else:
+                    answers[node] = answer
             except WireError as error:
                 failures[node] = str(error)
         wanted = max([min_nodes, *(answer.num_partitions for answer in answers.values())])
@@ -181,6 +221,7 @@ def combine(answers: dict[int, RosterReply]) -> Roster:
         num_items=first.num_items,
         catalogue=first.catalogue,
         specs=first.specs,
+        forgotten=np.concatenate([answer.forgotten for answer in answers.values()]),
     )
 
 

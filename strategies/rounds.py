@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.serverapp import Grid
 
+from bouquet.catalogue import Catalogue
 from bouquet.reporting.events import event
 from strategies.exchange import Exchange
 from strategies.membership import Changes, Membership
@@ -25,12 +26,14 @@ class Rounds:
     Args:
         strategy: its roster is there.
         grid: Flower's.
+        catalogue: what the server publishes, if it does.
     """
 
-    def __init__(self, strategy: BaseStrategy, grid: Grid) -> None:
+    def __init__(self, strategy: BaseStrategy, grid: Grid, catalogue: Catalogue | None = None) -> None:
         self._strategy = strategy
         self.exchange = Exchange(grid)
-        self._membership = Membership(grid, strategy.roster, strategy.series)
+        self._membership = Membership(grid, strategy.roster, strategy.series, catalogue)
+        self._forgotten = strategy.roster.forgotten
 
     def begin(self) -> dict[str, Any]:
         """Look who is there before a round, and wait where too few are.
@@ -52,6 +55,9 @@ class Rounds:
             look["joined"] += changes.joined
             look["forgotten"] += len(changes.forgotten)
 
+        # A device that asked to be forgotten between two runs of a series said so when the roster was made.
+        if len(gone := self._membership.abandoned(self._forgotten)):
+            handle(Changes(forgotten=gone))
         self._membership.await_users(config.min_reply_fraction, config.node_timeout, handle)
         roster = self._strategy.roster
         look["present"] = len(self._membership.nodes - roster.absent)

@@ -23,7 +23,7 @@ ENGINES = ("flower", "local")
 # A resumed run must be the run that was stopped; these settings do not change what a round computes.
 RESUMABLE = {"resume", "num-server-rounds", "checkpoint-every", "checkpoints-kept", "round-timeout", "node-timeout"}
 RESUMABLE |= {"min-reply-fraction", "enough-reply-fraction", "min-nodes"}
-PATHS = ("data-dir", "data-file", "state-dir", "out", "resume")
+PATHS = ("data-dir", "data-file", "catalogue-file", "state-dir", "out", "resume")
 POLL_SECONDS = 0.1
 
 
