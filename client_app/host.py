@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import ArraySpec, initial_private, initial_shared
 from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
 from bouquet.errors import WireError
+from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words
 from bouquet.sealing import Seal, read_seal
@@ -114,6 +115,7 @@ class Host:
         state_root: folder under which private state is kept, by run series.
         durable: whether state is forced to the disk.
         seal: encrypts private state; None: it is stored as it is.
+        on_scores: given the scores of every evaluated block of users, [b, m].
     """
 
     config: RunConfig
@@ -122,6 +124,19 @@ class Host:
     state_root: Path
     durable: bool
     seal: Seal | None = None
+    on_scores: Callable[[NDArray[np.float32]], None] | None = None
+
+    def watched(self, scorer: ScoreBlock) -> ScoreBlock:
+        """A scorer whose scores `on_scores` sees."""
+        if not (watch := self.on_scores):
+            return scorer
+
+        def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            values = scorer(rows)
+            watch(values)
+            return values
+
+        return scores
 
     @cached_property
     def _position(self) -> dict[int, int]:

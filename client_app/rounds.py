@@ -101,7 +101,7 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
 
         metrics.append(
             evaluate_users(
-                scores,
+                host.watched(scores),
                 num_items=histories.num_items,
                 train=histories.train.take(positions),
                 validation=histories.validation.take(positions),

@@ -33,7 +33,8 @@ def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str,
     settings = resolve(None, [*overrides, *(f'{key}="{value}"' for key, value in given.items() if value)])
     settings |= absolute_paths(settings)
     # Says at once when the users cannot be laid over these nodes.
-    histories_of(interactions_of(data_options(settings)), own(settings, RunConfig), 0, nodes)
+    if nodes:
+        histories_of(interactions_of(data_options(settings)), own(settings, RunConfig), 0, nodes)
     plain = DataOptions().to_flat()
     kept = {key: settings[key] for key in plain if settings[key] != plain[key]}
     configs: dict[str, dict[str, Scalar]] = {

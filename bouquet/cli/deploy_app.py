@@ -39,7 +39,9 @@ def keys(
 
 @deploy.command()
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="SuperNodes that the users are laid over.")] = 3,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=0, help="SuperNodes that the users are laid over; 0: none yet.")
+    ] = 3,
     dataset: Annotated[str, typer.Option("--dataset", help="Name of a data set.")] = "",
     data_dir: Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets.")] = "",
     data_file: Annotated[str, typer.Option("--data-file", help="A CSV, TSV or Parquet file of your own.")] = "",
@@ -98,13 +100,17 @@ def down(
 
 @deploy.command()
 def register(
-    superlink: Superlink,
+    public: Annotated[
+        list[Path] | None, typer.Argument(metavar="[KEY.pub]…", help="Public keys; left out: all of --keys.")
+    ] = None,
+    directory: Dir = DEPLOYMENT,
+    superlink: Superlink = "",
     keys: Keys = KEYS,
 ) -> None:
-    """Let in every node whose public key (NAME.pub) is in the operator's folder."""
-    from bouquet.cli.operate import register_command
+    """Let nodes in whose public keys are given."""
+    from bouquet.cli.operate import register_command, target_of
 
-    register_command(superlink, keys)
+    register_command(target_of(directory, superlink, keys, RUNS), public or [], keys)
 
 
 @serve.command("superlink")

@@ -87,18 +87,17 @@ def status_command(target: Target, format_: str, listen: str) -> None:
         print("\n".join(lines(found)))
 
 
-def register_command(superlink: str, keys: Path) -> None:
-    """Register every node whose public key is there.
+def register_command(target: Target, public: Sequence[Path], keys: Path) -> None:
+    """Register the given public keys, or every one in the operator's folder.
 
     Raises:
         ConfigError: there is no key.
         RunFailed: the SuperLink refused one.
     """
-    public = sorted(keys.glob("*.pub"))
+    public = public or sorted(keys.glob("*.pub"))
     if not public:
         raise ConfigError(f"There is no NAME.pub in {keys}. Make keys with: bouquet deploy keys")
-    control = target_of(Path(), superlink, keys, Path()).control
-    new = [key.stem for key in public if control.register(key)]
+    new = [key.stem for key in public if target.control.register(key.absolute())]
     print(f"{len(public)} nodes registered, new: {', '.join(new) or 'none'}.")
 
 
