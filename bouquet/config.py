@@ -130,7 +130,22 @@ class RoundOptions(Options):
     )
 
 
-class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions):
+class PrivacyOptions(Options):
+    """What is done to an update before it leaves the node; docs/security.md says what it is good for."""
+
+    update_clip: float = Field(0.0, ge=0, description="Largest L2 norm C of one user's update; 0: any.")
+    update_noise: float = Field(
+        0.0, ge=0, description="Gaussian noise on every row of an update, in multiples of update-clip; 0: none."
+    )
+    decoy_rows: int = Field(0, ge=0, description="Items that each user pretends to have, the same in every round.")
+    secret_draws: bool = Field(
+        False,
+        description="Nodes draw negatives, batches, decoys and noise from a secret of their own, which the server "
+        "cannot repeat; such a run does not equal a simulated one.",
+    )
+
+
+class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions, PrivacyOptions):
     """Every setting that is not one method's own."""
 
 

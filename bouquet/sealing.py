@@ -7,6 +7,7 @@ it. Whoever has the disk without the key learns sizes and times, and cannot chan
 from __future__ import annotations
 
 import os
+from hashlib import blake2b
 from pathlib import Path
 
 from bouquet.errors import ConfigError, StateError
@@ -28,6 +29,12 @@ class Seal:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._cipher, self._invalid = AESGCM(key), InvalidTag
+        self._key = key
+
+    @property
+    def secret(self) -> int:
+        """63 bits that follow from the key and do not tell it."""
+        return int.from_bytes(blake2b(b"draws", key=self._key, digest_size=8).digest(), "little") >> 1
 
     def close(self, content: bytes, belongs_to: str) -> bytes:
         """Encrypt; the result is OVERHEAD bytes longer."""

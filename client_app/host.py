@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import ArraySpec, initial_private, initial_shared
 from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
-from bouquet.errors import WireError
+from bouquet.errors import ConfigError, WireError
 from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words
@@ -125,6 +125,19 @@ class Host:
     durable: bool
     seal: Seal | None = None
     on_scores: Callable[[NDArray[np.float32]], None] | None = None
+
+    @property
+    def draw_seed(self) -> int:
+        """The seed of negatives, batches, decoys and noise: the run's, or a secret of this node.
+
+        Raises:
+            ConfigError: it shall be a secret, and this node has none.
+        """
+        if not self.config.secret_draws:
+            return self.config.seed
+        if self.seal is None:
+            raise ConfigError("secret-draws needs a secret on every node: give it a state key.")
+        return self.seal.secret
 
     def watched(self, scorer: ScoreBlock) -> ScoreBlock:
         """A scorer whose scores `on_scores` sees."""

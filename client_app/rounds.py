@@ -15,8 +15,9 @@ from bouquet.evaluation import evaluate_users
 from bouquet.ragged import Ragged
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
 from client_app.host import Host
+from client_app.protection import is_protected, protect
 from client_app.state import Values
-from client_app.training import BACKENDS, LocalTask
+from client_app.training import BACKENDS, Changes, LocalTask
 from client_app.updates import RowsCollector, SumCollector
 from data_partition import training_negatives
 
@@ -64,14 +65,14 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
             options=options,
             users=request.users[block],
             round=request.round,
-            seed=options.seed,
+            seed=host.draw_seed,
             positives=histories.train.take(positions),
             negatives=_negatives(host, positions, request.round),
             shared=request.shared,
             private=private,
         )
         for changes in backend(task):
-            collector.add(changes, offset=block.start)
+            collector.add(protected(host, task, changes), offset=block.start)
         _refuse_divergence(request.users[block], private)
         state.write(positions, request.round, request.checkpoint_round, private)
     reply = collector.reply(request.users, seconds=time.perf_counter() - start)
@@ -113,6 +114,14 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
     return EvaluateReply(users=request.users, metrics=values, seconds=time.perf_counter() - start)
 
 
+def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
+    """What leaves of the changes, after the protections that the run asks for."""
+    if not is_protected(host.config):
+        return changes
+    users, positives = task.users[changes.users], task.positives.take(changes.users)
+    return protect(changes, host.config, users, positives, task.num_items, host.draw_seed, task.round)
+
+
 def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
     histories, options = host.histories, host.config
     positives = histories.train.take(positions)
@@ -123,7 +132,7 @@ def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
         histories.num_items,
         options.negatives_per_positive,
         histories.users[positions],
-        options.seed,
+        host.draw_seed,
         round_,
     )
 
