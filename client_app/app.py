@@ -6,6 +6,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from bouquet.config import Scalar
 from bouquet.reporting.events import event
 from bouquet.wire import EvaluateRequest, RosterRequest, TrainRequest
 from client_app import rounds
@@ -56,5 +57,7 @@ def _host(context: Context, message: Message | None = None) -> Host:
         round_ = int(message.metadata.group_id or 0) if message else 0
         return device_host(context.run_config, context.node_config, round_)
     # Where a node keeps its data is the node's own affair.
-    here = {key: context.node_config[key] for key in ("data-dir", "data-file") if key in context.node_config}
+    here: dict[str, Scalar] = {
+        key: context.node_config[key] for key in ("data-dir", "data-file") if key in context.node_config
+    }
     return host_of({**context.run_config, **here}, context.node_config)

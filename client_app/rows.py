@@ -61,7 +61,7 @@ class PlainRows:
         with self.path.open("r+b", buffering=0) as file:
             for slot, position, row in rows:
                 # Plain writes, not a writable map: a full disk is then an error and not a killed process.
-                os.pwrite(file.fileno(), row, offset + (slot * self._shape[1] + position) * row.nbytes)
+                os.pwrite(file.fileno(), row.data, offset + (slot * self._shape[1] + position) * row.nbytes)
             if durable:
                 os.fsync(file.fileno())
 

@@ -101,8 +101,8 @@ class Roster:
 
     def without(self, positions: NDArray[np.int64]) -> Roster:
         """The roster without some users."""
-        users, sizes, node_of = (np.delete(array, positions) for array in (self.users, self.sizes, self.node_of))
-        return replace(self, users=users, sizes=sizes, node_of=node_of)
+        kept = ~np.isin(np.arange(len(self.users)), positions)
+        return replace(self, users=self.users[kept], sizes=self.sizes[kept], node_of=self.node_of[kept])
 
     def in_order_of(self, users: Words, sizes: NDArray[np.int64]) -> Roster:
         """The same roster with these users first, in this order; those without a node are nowhere."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from bouquet.config import Scalar
 from bouquet.engines import release
 from bouquet.engines.ports import free_port, is_healthy
 from bouquet.errors import ConfigError, RunFailed
@@ -39,7 +40,7 @@ def node_command(
     match = re.fullmatch(r"(\d+)/(\d+)", partition)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise ConfigError(f"--partition is I/N with I from 1 to N, for example 2/3, not '{partition}'.")
-    config = {"partition-id": int(match[1]) - 1, "num-partitions": int(match[2])}
+    config: dict[str, Scalar] = {"partition-id": int(match[1]) - 1, "num-partitions": int(match[2])}
     paths = {
         "data-dir": data_dir,
         "data-file": data_file,

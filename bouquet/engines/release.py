@@ -7,8 +7,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.supercore.task_identity import TaskIdentity
-
 from bouquet.config import Scalar
 
 # ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -24,6 +22,9 @@ QUIET_ENVIRONMENT = {
 
 def use_task_identity() -> None:
     """Give this process the identity that Flower's messages ask for, when no Flower runtime did."""
+    # Here, so that what only writes command lines does without Flower's imports.
+    from flwr.supercore.task_identity import TaskIdentity
+
     if TaskIdentity._run_id is None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 

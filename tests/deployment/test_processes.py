@@ -85,7 +85,7 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
 
 def test_a_killed_node_is_left_out_and_taken_back(tmp_path, deployment):
     """kill -9 of a SuperNode and its ClientApp after round 1; started again, it takes part with its old state."""
-    _, data, given = settings_of(tmp_path, num_server_rounds=6, evaluate_every=6, round_timeout=12.0)
+    _, data, given = settings_of(tmp_path, num_server_rounds=6, evaluate_every=6, round_timeout=45.0)
     up(deployment, data)
     out = RunDirectory(tmp_path / "run")
     process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out.path}"')
@@ -132,10 +132,11 @@ def test_a_run_goes_on_after_its_superlink_and_its_server_were_killed(tmp_path, 
 def started(command, tmp_path):
     """Run a SuperNode that must end by itself: its status and what it printed."""
     environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
-    done = subprocess.run(
-        [*command, "--max-retries", "1"], env=environment, capture_output=True, text=True, timeout=90, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    log = tmp_path / "log.txt"
+    # A file, not a pipe: what a SuperNode starts lives a little longer than it does.
+    with log.open("w") as file:
+        done = subprocess.run([*command, "--max-retries", "1"], env=environment, stdout=file, stderr=file, timeout=120)
+    return done.returncode, log.read_text()
 
 
 def test_strangers_are_refused(tmp_path, deployment):
@@ -148,18 +149,26 @@ def test_strangers_are_refused(tmp_path, deployment):
 
     status, said = started(command, tmp_path)
     assert status != 0
-    assert "UNAUTHENTICATED" in said or "auth" in said.lower(), said
+    assert "Failed to activate SuperNode" in said, said
 
     place = command.index("--root-certificates")
-    without = command[:place] + command[place + 2 :]
-    status, said = started(without, tmp_path)
+    status, said = started(command[:place] + command[place + 2 :], tmp_path)
     assert status != 0
-    assert "CERTIFICATE_VERIFY_FAILED" in said or "Connection attempt failed" in said, said
+    assert "Failed to initialize the connection" in said, said
 
     plain = ["flower-supernode", "--insecure", "--superlink", fleet, "--host", "127.0.0.1", "--port", str(free_port())]
     status, said = started(plain, tmp_path)
     assert status != 0
-
+    assert "Failed to initialize the connection" in said, said
     assert deployment.control.nodes() == [], "nobody was let in"
+
+    # The same command gets in once its key is registered: nothing else was wrong with it.
     deployment.control.register(good / "node.pub")
-    assert len(deployment.control.nodes()) == 1, "the same key, registered, would be"
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), MARK: str(deployment.folder)}
+    with (tmp_path / "log.txt").open("w") as file:
+        node = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+    try:
+        await_condition(lambda: [entry["status"] for entry in deployment.control.nodes()] == ["online"])
+    finally:
+        node.terminate()
+        node.wait(timeout=30)
