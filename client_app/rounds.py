@@ -15,7 +15,8 @@ from bouquet.evaluation import evaluate_users
 from bouquet.ragged import Ragged
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
 from client_app.host import Host
-from client_app.personalization.base import Given
+from client_app.personalization.base import Changes, Given
+from client_app.protection import is_protected, protect
 from client_app.scoring import scorer
 from client_app.state import PrivateState, Values
 from client_app.training import BACKENDS, LocalTask
@@ -64,7 +65,7 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
             options=options,
             users=users,
             round=request.round,
-            seed=options.seed,
+            seed=host.draw_seed,
             positives=histories.train.take(positions),
             negatives=_negatives(host, positions, request.round),
             shared=given.shared,
@@ -76,12 +77,12 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
         )
         for changes in backend(task):
             for method in host.methods:
-                changes = method.disguise(changes, given, users, request.round, host.noise_seed)
-            collector.add(changes, offset=block.start)
+                changes = method.disguise(changes, given, users, request.round, host.draw_seed)
+            collector.add(protected(host, task, changes), offset=block.start)
         _refuse_divergence(users, given.own)
         reports.append({})
         for method in host.methods:
-            reports[-1] |= method.reports(given, users, task.positives, task.negatives, request.round, host.noise_seed)
+            reports[-1] |= method.reports(given, users, task.positives, task.negatives, request.round, host.draw_seed)
         state.write(positions, request.round, request.checkpoint_round, given.own)
     if collector is None:
         raise WireError("no user is asked to train")
@@ -130,7 +131,7 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
         scores = scorer(host.backbone, host.methods, given, histories.train.take(positions), request.round)
         metrics.append(
             evaluate_users(
-                scores,
+                host.watched(scores),
                 num_items=histories.num_items,
                 train=histories.train.take(positions),
                 validation=histories.validation.take(positions),
@@ -140,6 +141,14 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
         )
     values = np.concatenate(metrics).astype(np.float32)
     return EvaluateReply(users=request.users, metrics=values, seconds=time.perf_counter() - start)
+
+
+def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
+    """What leaves of the changes, after the protections that the run asks for."""
+    if not is_protected(host.config):
+        return changes
+    users, positives = task.users[changes.users], task.positives.take(changes.users)
+    return protect(changes, host.config, users, positives, task.num_items, host.draw_seed, task.round)
 
 
 def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
@@ -152,7 +161,7 @@ def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
         histories.num_items,
         options.negatives_per_positive,
         histories.users[positions],
-        options.seed,
+        host.draw_seed,
         round_,
     )
 

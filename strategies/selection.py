@@ -38,3 +38,14 @@ class BestRound:
         self.round, self.means, self.values = server_round, means, values
         self.score = float("-inf") if np.isnan(score) else score
         return True
+
+    def users_joined(self, count: int) -> None:
+        """New users stand at the end of the roster; they have no value in the best round."""
+        if self.round:
+            unknown = np.full((count, *self.values.shape[1:]), np.nan)
+            self.values = np.concatenate([self.values, unknown])
+
+    def users_forgotten(self, positions: NDArray[np.int64]) -> None:
+        """Drop the users at these positions; means over all users stay as they were published."""
+        if self.round:
+            self.values = np.delete(self.values, positions, axis=0)

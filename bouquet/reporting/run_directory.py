@@ -136,6 +136,10 @@ class RunDirectory:
         path = self.path / name
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
+    def read_config(self) -> dict[str, Any]:
+        """The settings of the run."""
+        return dict(tomllib.loads(self.config.read_text()).get("run", {}))
+
     def engine(self) -> dict[str, Any]:
         """How the run was carried out: engine and number of nodes."""
         return dict(tomllib.loads(self.config.read_text()).get("engine", {}))
