@@ -69,7 +69,7 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         "strategy": config.strategy,
         "personalization": config.personalization,
         "backbone": config.backbone,
-        "dataset": config.dataset,
+        "dataset": "devices" if config.catalogue_file else config.dataset,
         "split": config.split,
         "hold_out": config.hold_out,
         "train_negatives": config.train_negatives,
