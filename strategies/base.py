@@ -316,7 +316,7 @@ class BaseStrategy(Strategy):
             }
             self._record["nodes"] = look
             self.directory.append_round(server_round, self._record)
-            event("round", round=server_round, **self._record)
+            event("round", round=server_round, users=self._record["users"], asked=self._record["asked"])
         self.finish()
         return result
 
