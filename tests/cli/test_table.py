@@ -41,7 +41,7 @@ name = "fedavg"
 
 
 def wait_until(condition, process):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not condition():
         assert process.poll() is None, f"the program ended too early: {process.communicate()}"
         assert time.monotonic() < deadline
