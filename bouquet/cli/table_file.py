@@ -47,12 +47,23 @@ CENTRALIZED_KEYS = (
     "item-column",
     "time-column",
     "min-interactions",
+    "max-users",
+    "repeats",
     "split",
     "hold-out",
     "split-seed",
 )
 # Rows whose users are not the same, or hide other items, are no table.
-SHARED_KEYS = ("dataset", "data-file", "min-interactions", "split", "hold-out", "split-seed")
+SHARED_KEYS = (
+    "dataset",
+    "data-file",
+    "min-interactions",
+    "max-users",
+    "repeats",
+    "split",
+    "hold-out",
+    "split-seed",
+)
 # These belong to the cell.
 RESERVED_KEYS = ("seed", "out", "resume", "state-dir")
 # Closed forms: another seed gives the same numbers.
