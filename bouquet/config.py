@@ -143,6 +143,11 @@ class RoundOptions(Options):
 class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions):
     """Every setting that is not one method's own."""
 
+    @property
+    def only_embeddings(self) -> bool:
+        """Whether networks stay on each device."""
+        return self.exchange == "embedding" or (self.exchange == "auto" and self.strategy == "cf-fedsr")
+
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 T = TypeVar("T")
