@@ -8,7 +8,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks import local_training, rounds
+from benchmarks import fedca_server, local_training, rounds
 from benchmarks.machine import describe_machine
 from benchmarks.shapes import DATA_VARIABLE
 from benchmarks.tables import markdown
@@ -23,6 +23,7 @@ def main() -> None:
     real = ["ml-100k"] if quick else ["ml-100k", "ml-1m"]
     tables = {
         "Local training, one core": local_training.quick() if quick else local_training.full(),
+        "FedCA on the server, one core": fedca_server.quick() if quick else fedca_server.full(),
         "Whole rounds, all users": rounds.by_engine(
             real if os.environ.get(DATA_VARIABLE) else ["synthetic"], [4] if quick else [1, 2, 4, 8, 16], rounds=6
         ),

@@ -34,13 +34,16 @@ LOCAL_EPOCHS = 10
 LOOP_USERS = 48
 
 
-def make_task(data: Shape, users: NDArray[np.int64], embedding_size: int, batch_size: int, optimizer: str) -> LocalTask:
-    """One round of local training for some users of a shape."""
+def make_task(
+    data: Shape, users: NDArray[np.int64], embedding_size: int, batch_size: int, optimizer: str, **further: Any
+) -> LocalTask:
+    """One round of local training for some users of a shape, with further training options."""
     histories = data.histories
     backbone = BACKBONES["mf"](histories.num_items, ModelOptions(embedding_size=embedding_size, init_scale=0.1))
     keys, train = histories.users[users], histories.train.take(users)
     spec = backbone.private["user_embedding"]
     options: dict[str, Any] = {"batch_size": batch_size, "optimizer": optimizer, "local_epochs": LOCAL_EPOCHS}
+    options |= further
     return LocalTask(
         backbone=backbone,
         options=TrainingOptions(**options),

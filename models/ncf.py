@@ -13,7 +13,6 @@ from bouquet.arrays import ArraySpec
 from bouquet.config import ModelOptions, Options
 from models.backbone import Backbone, PullBack, Tensors
 
-
 # Activations of this many values are made at once when the whole catalogue is scored.
 _SCORE_VALUES = 2**22
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Array, Arrays, Specs, exchanged, initial_shared
 from bouquet.methods.fedca import FedCAOptions, interpolate
+from bouquet.randomness import Purpose, generator
 from bouquet.reporting.heatmaps import write_heatmaps
 from bouquet.wire import TrainReply, Update
 from strategies.base import BaseStrategy, Extra
@@ -64,12 +65,16 @@ class FedCA(BaseStrategy):
     ) -> Arrays:
         """Algorithm 1, lines 7 to 9 and the mixing of the next line 3."""
         self._stages = {}
-        movement = [self._take(reply, members) for reply, members in zip(replies, users, strict=True)]
+        for reply, members in zip(replies, users, strict=True):
+            self._take(reply, members)
         trained = np.sort(np.concatenate(users))
         pool = np.arange(len(self.roster.users)) if self.options.fedca_mix_all_users else trained
+        pool = self._drawn(server_round, pool)
+        mixed = {name: self._to_mix(name, pool, trained) for name in self.tables}
+        for name, tables in self.tables.items():
+            self.aggregates[name][trained] = tables[trained]  # who is not mixed goes on with its own
         weights = self._weights(pool)
-        self._timed("mixing", lambda: self._mix(weights, pool))
-        self._push(trained, movement)
+        self._timed("mixing", lambda: self._mix(weights, pool, mixed))
         support = (weights > 0).sum(axis=1)
         self._record["fedca"] = {
             "seconds": self._stages,
@@ -99,26 +104,27 @@ class FedCA(BaseStrategy):
 
     # -- stages ----------------------------------------------------------------------------------------------------
 
-    def _take(self, reply: TrainReply, members: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Put the users' new tables in place of their old ones; returns Σ_u n_u (new - start) by array."""
-        sizes = self._prior(members)
-        movement = {}
+    def _take(self, reply: TrainReply, members: NDArray[np.int64]) -> None:
+        """Put the users' new tables in place of their old ones.
+
+        What will be mixed for others has gone η times as far, where η is the server learning rate: a mean over many
+        users, of whom few touched a row, would hardly move it.
+        """
+        rate = np.float32(self.options.fedca_server_learning_rate)
         for name, packed in reply.rows.items():
             start = self._start(name, members)
-            total = np.zeros(start.shape[1:])
+            longer = start.copy() if rate != 1 else start
             if packed.rows is None or packed.indptr is None:
-                start += packed.values
-                total += np.tensordot(sizes, packed.values.astype(np.float64), axes=1)
+                at: tuple[Any, ...] = ()
             else:
-                owner = np.repeat(np.arange(len(members)), np.diff(packed.indptr))
-                start[owner, packed.rows] += packed.values
-                weighted = sizes[owner].reshape(-1, *[1] * (packed.values.ndim - 1)) * packed.values
-                np.add.at(total, packed.rows, weighted)
+                at = (np.repeat(np.arange(len(members)), np.diff(packed.indptr)), packed.rows)
+            start[at] += packed.values
             self.tables[name][members] = start
-            movement[name] = total
+            if rate != 1:
+                longer[at] += rate * packed.values
+            self.aggregates[name][members] = longer
         if "features" in reply.reports:
             self._keep_features(members, reply.reports["features"])
-        return movement
 
     def _start(self, name: str, members: NDArray[np.int64]) -> Array:
         """What the uploaded change adds to: where the device started, or with noise the aggregate alone."""
@@ -129,6 +135,13 @@ class FedCA(BaseStrategy):
         first = ~self.trained[members]
         mixed[first] = sent[first]
         return mixed
+
+    def _drawn(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
+        size = max(1, round(self.options.fedca_mix_fraction * len(pool)))
+        if size == len(pool):
+            return pool
+        source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING, "mixing")
+        return np.sort(source.choice(pool, size, replace=False))
 
     def _keep_features(self, members: NDArray[np.int64], features: NDArray[np.float32]) -> None:
         width = features.shape[2]
@@ -165,6 +178,7 @@ class FedCA(BaseStrategy):
                 options.fedca_beta,
                 objective=options.fedca_objective,
                 solver=options.fedca_solver,
+                cap=max(options.fedca_weight_cap, 1 / len(pool)) if options.fedca_weight_cap else None,
             ),
         )
         if options.fedca_neighbours:
@@ -184,21 +198,18 @@ class FedCA(BaseStrategy):
             return sine if sign == "printed" else 1 - sine
         return complementarity_matrix(features, paired=pairing, sign=sign)
 
-    def _mix(self, weights: NDArray[np.float64], pool: NDArray[np.int64]) -> None:
-        for name, tables in self.tables.items():
-            chosen = tables[pool]
-            flat = chosen.reshape(len(pool), len(chosen[0]), -1)
-            self.aggregates[name][pool] = mix(weights, flat).reshape(chosen.shape)
+    def _to_mix(self, name: str, pool: NDArray[np.int64], trained: NDArray[np.int64]) -> Array:
+        """The tables of some users as others will get them; `_take` has left those of this round in `aggregates`."""
+        chosen = self.tables[name][pool]
+        fresh = np.isin(pool, trained)
+        chosen[fresh] = self.aggregates[name][pool[fresh]]
+        return chosen
 
-    def _push(self, trained: NDArray[np.int64], movement: list[dict[str, NDArray[np.float64]]]) -> None:
-        """With a server learning rate η, everyone moves on by η - 1 times what the round moved on average."""
-        extra = self.options.fedca_server_learning_rate - 1.0
-        if extra == 0.0:
-            return
-        total = self._prior(trained).sum()
-        for name, aggregates in self.aggregates.items():
-            step = extra * sum(part[name] for part in movement) / total
-            aggregates += step.astype(np.float32)
+    def _mix(self, weights: NDArray[np.float64], pool: NDArray[np.int64], tables: Arrays) -> None:
+        for name, values in tables.items():
+            flat = values.reshape(len(pool), len(values[0]), -1)  # a view: a bias has no third axis
+            mix(weights, flat, out=flat)
+            self.aggregates[name][pool] = values
 
     def _show(self, pool: NDArray[np.int64], *matrices: NDArray[np.float64]) -> None:
         chosen = np.linspace(0, len(pool) - 1, min(SHOWN_USERS, len(pool))).round().astype(int)

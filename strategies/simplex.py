@@ -1,10 +1,10 @@
-"""Euclidean projection onto the probability simplex, and the quadratic programme that it solves.
+"""Euclidean projection onto the probability simplex, and the same as a quadratic programme.
 
-    w = argmin ‖w − y‖²  subject to  Σ w = 1,  w ≥ 0  (and w ≤ cap)
+    w = argmin ‖w − y‖²   subject to   Σ w = 1,   0 ≤ w (≤ cap)
 
-is w = clip(y − τ, 0, cap) for the one τ at which the weights sum to 1 (Held, Wolfe and Crowder, 1974). `project_rows`
-finds τ exactly for all rows at once. `QuadraticProgramme` hands the same problem to a convex solver, as FedCA's paper
-does; it is the reference for the projection and the place for constraints of one's own.
+is w = clip(y − τ, 0, cap) with the one τ at which the weights sum to 1 (Held, Wolfe and Crowder, 1974).
+`project_rows` finds τ exactly, for all rows at once. `QuadraticProgramme` hands the problem to a convex solver, as the
+FedCA paper does: it is what the projection is tested against.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.errors import RunFailed
+from strategies.checks import refuse_non_finite
 
 Matrix = NDArray[np.float64]
 
@@ -23,145 +24,154 @@ BLOCK_BYTES = 2**18
 
 
 def project_rows(y: NDArray[Any], cap: float | None = None) -> Matrix:
-    """The nearest point of the probability simplex to every row.
-
-    Only differences within a row matter, so rows of any size give sums of 1 within rounding. O(n log n) a row.
+    """The nearest point of the probability simplex to every row, in O(n log n) a row.
 
     Args:
-        y: the points, [r, n], finite.
+        y: [r, n], finite, of any size: only differences within a row matter.
         cap: the most that any single weight may be, in [1/n, 1]; None for no bound.
     Returns:
-        w, [r, n], float64; every row is non-negative and sums to 1.
+        w, [r, n], float64; every row is non-negative and sums to 1 within rounding.
     Raises:
         ValueError: y is empty, no matrix or not finite (names the first bad row), or the cap is impossible.
     """
     y = np.asarray(y)
     if y.ndim != 2 or y.size == 0:
         raise ValueError(f"y must be a matrix with at least one row and one column, not of shape {y.shape}.")
-    count = y.shape[1]
-    bound = checked_cap(cap, count)
-    # Weights at the cap are at least this many where all weight is taken: τ lies within a cap below that value.
-    leaders = min(int(np.ceil(1.0 / bound - 1e-9)), count)
+    bound = checked_cap(cap, y.shape[1])
     weights = np.empty(y.shape)
-    rows = max(1, BLOCK_BYTES // (8 * count))
+    rows = max(1, BLOCK_BYTES // (8 * y.shape[1]))
     for start in range(0, len(y), rows):
         block = y[start : start + rows].astype(np.float64)
-        refuse_non_finite(block, "Row {} of y", start)
+        refuse_non_finite(block, "row {} of y", start)
         ordered = np.sort(block, axis=1)
-        base = ordered[:, count - leaders, None].copy()
-        with np.errstate(over="ignore"):  # infinite differences are cut to the cap like all large ones
-            np.clip(ordered - base, -2 * bound, bound, out=ordered)
-            np.clip(block - base, -2 * bound, bound, out=block)
-        tau = _threshold(ordered) if cap is None else _capped_threshold(ordered, bound)
+        anchor = ordered[:, _anchor(bound, y.shape[1]), None].copy()
+        block, ordered = (_within_reach(values, anchor, bound) for values in (block, ordered))
+        tau = _threshold(ordered) if bound == 1.0 else _capped_threshold(ordered, bound)
         weights[start : start + rows] = _weights(block, tau, bound)
     return weights
 
 
-def _threshold(ordered: Matrix) -> Matrix:
-    """τ of rows in ascending order whose largest value is 0, without a cap: (Σ of the ρ largest − 1) / ρ.
+def _anchor(cap: float, count: int) -> int:
+    """Position in ascending order of a value y_a with y_a − cap ≤ τ ≤ y_a.
 
-    ρ, the number of positive weights, is the number of values with j·y_(j) > Σ of the j largest − 1.
+    It is the k-th largest with k = ⌈1/cap⌉: at τ = y_a at most k − 1 weights are positive, too few for a sum above 1;
+    at τ = y_a − cap at least k weights are at the cap, enough for a sum of 1. Without a cap it is the largest value.
+    """
+    return max(0, count - int(np.ceil(1.0 / cap)))
+
+
+def _within_reach(values: Matrix, anchor: Matrix, cap: float) -> Matrix:
+    """Differences to the anchor, cut where the weight is 0 or the cap anyway, so that huge values cost no digits."""
+    with np.errstate(over="ignore"):
+        return np.clip(values - anchor, -2.0 * cap, cap)
+
+
+def _threshold(ordered: Matrix) -> Matrix:
+    """τ of rows in ascending order, without a cap: (Σ of the ρ largest − 1) / ρ.
+
+    ρ, the number of positive weights, is the number of j with j·y_j > Σ of the j largest − 1, y_j the j-th largest.
     """
     descending = ordered[:, ::-1]
     sums = np.cumsum(descending, axis=1)
     sums -= 1.0
-    positive = np.count_nonzero(descending * np.arange(1.0, ordered.shape[1] + 1) > sums, axis=1)
-    return np.take_along_axis(sums, positive[:, None] - 1, axis=1) / positive[:, None]
+    positive = np.count_nonzero(descending * np.arange(1.0, ordered.shape[1] + 1.0) > sums, axis=1)[:, None]
+    return np.take_along_axis(sums, positive - 1, axis=1) / positive
 
 
 def _capped_threshold(ordered: Matrix, cap: float) -> Matrix:
-    """τ with a cap, from the breakpoints of f(τ) = Σ clip(y − τ, 0, cap), which falls in straight pieces from n·cap to 0.
+    """τ of rows in ascending order with a cap: where f(τ) = Σ clip(y − τ, 0, cap) is 1.
 
-    A value leaves the cap at τ = y − cap and reaches 0 at τ = y; between breakpoints the slope of f is minus the
-    number of values between both.
+    f falls from n·cap to 0 in straight pieces. A weight leaves the cap at τ = y − cap and reaches 0 at τ = y; the
+    slope of a piece is minus the number of weights between the two.
     """
     count = ordered.shape[1]
-    breakpoints = np.concatenate([ordered - cap, ordered], axis=1)
-    order = np.argsort(breakpoints, axis=1, kind="stable")
-    breakpoints = np.take_along_axis(breakpoints, order, axis=1)
+    breaks = np.concatenate([ordered - cap, ordered], axis=1)
+    order = np.argsort(breaks, axis=1, kind="stable")
+    breaks = np.take_along_axis(breaks, order, axis=1)
     between = np.cumsum(np.where(order < count, 1.0, -1.0), axis=1)
-    fallen = np.cumsum(between[:, :-1] * np.diff(breakpoints, axis=1), axis=1)
-    value = count * cap - np.concatenate([np.zeros((len(ordered), 1)), fallen], axis=1)
-    last = np.maximum(np.count_nonzero(value >= 1.0, axis=1)[:, None] - 1, 0)
-    begin, at, slope = (np.take_along_axis(array, last, axis=1) for array in (breakpoints, value, between))
-    return begin + (at - 1.0) / np.maximum(slope, 1.0)
+    sums = np.full(breaks.shape, count * cap)
+    sums[:, 1:] -= np.cumsum(between[:, :-1] * np.diff(breaks, axis=1), axis=1)
+    last = np.maximum(np.count_nonzero(sums >= 1.0, axis=1)[:, None] - 1, 0)
+    begin, at, slope = (np.take_along_axis(values, last, axis=1) for values in (breaks, sums, between))
+    return begin + (at - 1.0) / slope
 
 
 def _weights(block: Matrix, tau: Matrix, cap: float) -> Matrix:
-    """clip(y − τ, 0, cap), with one Newton step on τ that takes the rounding of long sums away."""
-    for _ in range(2):
-        weights = np.clip(block - tau, 0.0, cap)
-        free = np.count_nonzero((weights > 0) & (weights < cap), axis=1)[:, None]
-        tau = tau + (weights.sum(axis=1, keepdims=True) - 1.0) / np.maximum(free, 1)
-    return weights
+    """clip(y − τ, 0, cap), after a Newton step on τ that takes away the rounding of its long sums."""
+    weights = np.clip(block - tau, 0.0, cap)
+    free = np.count_nonzero((weights > 0.0) & (weights < cap), axis=1)[:, None]
+    tau = tau + (weights.sum(axis=1, keepdims=True) - 1.0) / np.maximum(free, 1)
+    return np.clip(np.subtract(block, tau, out=block), 0.0, cap, out=block)
 
 
 class QuadraticProgramme:
-    """min wᵀw − 2 yᵀw over the simplex, with cvxpy: compiled once, solved for many y.
+    """min wᵀw − 2 yᵀw over the simplex with cvxpy: compiled once, solved for many y.
 
     Args:
-        size: n, the number of weights.
+        count: n, the number of weights.
         cap: the most that any single weight may be, in [1/n, 1]; None for no bound.
     Raises:
         ValueError: the cap is impossible.
     """
 
-    def __init__(self, size: int, cap: float | None = None) -> None:
-        # Importing cvxpy takes about a second and only this reference needs it.
-        import cvxpy
+    # A gap of ε in the objective is √ε in a weight that lies just on its bound, hence the small tolerances.
+    SETTINGS = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-13) | dict.fromkeys(
+        ("reduced_tol_gap_abs", "reduced_tol_gap_rel", "reduced_tol_feas"), 1e-12
+    )
 
-        self.cap = checked_cap(cap, size)
-        self._target = cvxpy.Parameter(size)
-        self._weights = cvxpy.Variable(size, nonneg=True)
-        constraints = [cvxpy.sum(self._weights) == 1]
-        if self.cap < 1:
-            constraints.append(self._weights <= self.cap)
-        objective = cvxpy.sum_squares(self._weights) - 2 * self._target @ self._weights
-        self.problem = cvxpy.Problem(cvxpy.Minimize(objective), constraints)
+    def __init__(self, count: int, cap: float | None = None) -> None:
+        # Imported here because it takes seconds and only this reference needs it.
+        from cvxpy import Minimize, Parameter, Problem, Variable
+        from cvxpy.atoms.sum_squares import sum_squares
+
+        self.cap = checked_cap(cap, count)
+        self._y = Parameter(count)
+        self._w = Variable(count)
+        constraints = [self._w.sum() == 1, self._w >= 0]
+        if self.cap < 1.0:
+            constraints.append(self._w <= self.cap)
+        self._problem = Problem(Minimize(sum_squares(self._w) - 2 * self._y @ self._w), constraints)
 
     def solve(self, y: NDArray[Any]) -> Matrix:
-        """The weights for one y, [n], non-negative and summing to 1 (the solver's own slack of about 1e-8 is removed).
+        """The weights for one y.
 
+        Args:
+            y: [n], finite.
+        Returns:
+            w, [n], float64, within 1e-6 of the exact weights; what the solver leaves below 0 is cut off, and the sum
+            made 1.
         Raises:
             ValueError: y has another length or is not finite.
             RunFailed: the solver found no solution.
         """
+        from cvxpy.error import SolverError
+
         y = np.asarray(y, dtype=np.float64)
-        if y.shape != self._target.shape:
-            raise ValueError(f"y must have shape {self._target.shape}, not {y.shape}.")
-        refuse_non_finite(y[None], "Row {} of y")
-        # With Σ w = 1 a constant added to y changes nothing but the solver's rounding.
-        self._target.value = y - y.max()
-        self.problem.solve(solver="CLARABEL")
-        if self.problem.status != "optimal":
-            raise RunFailed(f"cvxpy found no aggregation weights: the solver ended with '{self.problem.status}'.")
-        weights = np.clip(self._weights.value, 0.0, self.cap)
+        if y.shape != self._y.shape:
+            raise ValueError(f"y must have shape {self._y.shape}, not {y.shape}.")
+        refuse_non_finite(y[None], "row {} of y")
+        # The solver fails on large numbers; with Σ w = 1 a constant that is added to y changes nothing.
+        self._y.value = _within_reach(y, np.sort(y)[_anchor(self.cap, len(y))], self.cap)
+        try:
+            self._problem.solve(solver="CLARABEL", **self.SETTINGS)
+        except SolverError as error:
+            raise RunFailed(f"cvxpy found no aggregation weights ({error}); use the solver 'projection'.") from error
+        if self._w.value is None:
+            status = self._problem.status
+            raise RunFailed(f"cvxpy found no aggregation weights ({status}); use the solver 'projection'.")
+        weights = np.clip(self._w.value, 0.0, self.cap)
         return weights / weights.sum()
 
 
 def checked_cap(cap: float | None, count: int) -> float:
-    """The cap as a number, 1 for none.
+    """The cap on each of `count` weights as a number, 1 for none.
 
     Raises:
-        ValueError: `count` weights of at most `cap` cannot sum to 1, or the cap is above 1.
+        ValueError: weights of at most the cap cannot sum to 1, or the cap is above 1.
     """
     if cap is None:
         return 1.0
-    if not 1.0 - 1e-12 <= cap * count or not cap <= 1.0:
+    # 1/n times n may round to a little less than 1.
+    if not (cap * count >= 1.0 - 1e-12 and cap <= 1.0):
         raise ValueError(f"A cap on each of {count} weights must lie between 1/{count} and 1, not be {cap}.")
     return float(cap)
-
-
-def refuse_non_finite(rows: NDArray[Any], where: str, start: int = 0) -> None:
-    """Refuse rows with NaN or infinite values.
-
-    Args:
-        rows: [r, …].
-        where: what a row is, with {} for its number.
-        start: the number of the first row.
-    Raises:
-        ValueError: names the first bad row.
-    """
-    finite = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-    if not finite.all():
-        raise ValueError(f"{where.format(start + int(np.argmin(finite)))} holds a value that is not finite.")

@@ -29,7 +29,7 @@ from bouquet.cli.main import app
 from bouquet.cli.settings import option_classes, parse_pairs, validate
 from bouquet.cli.table_file import Row, TableFile
 from bouquet.config import check, defaults
-from bouquet.wire import EVALUATE_ARRAYS, ROSTER_ARRAYS, TRAIN_ARRAYS
+from bouquet.wire import EVALUATE_ARRAYS, REPORTS, ROSTER_ARRAYS, TRAIN_ARRAYS
 from client_app.personalization import PERSONALIZATIONS
 from data_partition import DATASETS
 from models import BACKBONES
@@ -273,7 +273,7 @@ def test_everything_that_has_a_name_is_in_the_documents():
         for word in (*dataset.files, *dataset.extras, dataset.terms.partition(" (Kaggle")[0]):
             assert word in line, f"datasets.md, {name}: {word}"
     wire = (REPOSITORY / "docs" / "reference" / "wire-format.md").read_text()
-    for name in ROSTER_ARRAYS | TRAIN_ARRAYS | EVALUATE_ARRAYS:
+    for name in ROSTER_ARRAYS | TRAIN_ARRAYS | EVALUATE_ARRAYS | REPORTS:
         assert f"`{name}`" in wire, f"wire-format.md does not know {name}"
 
 
@@ -311,8 +311,8 @@ def test_the_example_of_a_strategy_runs_and_the_summary_is_as_documented(tmp_pat
 
 def test_the_page_about_strategies_knows_what_a_method_decides():
     page = (REPOSITORY / "docs" / "how-to" / "add-a-strategy.md").read_text()
-    own = {"options_class", "update", "weighting", "traveling", "select_users", "personal", "aggregate"}
-    for name in own | {"extra_arrays", "restore_extra"}:
+    own = {"options_class", "update", "weighting", "traveling", "select_users", "personal", "aggregate", "returning"}
+    for name in own | {"reports", "prepare", "extra_arrays", "restore_extra", "finish"}:
         assert hasattr(BaseStrategy, name)
         assert f"`{name}" in page
 

@@ -32,7 +32,7 @@ class FedCAOptions(Options):
     )
     fedca_similarity: Literal["eq6", "components"] = Field(
         "eq6",
-        description="Similarity of two tables: eq. 6, or from the distance of their first principal components' scores, "
+        description="Similarity of two tables: eq. 6, or from the distance of the scores on first components, "
         "as in the authors' code.",
     )
     fedca_complementarity: Literal["right", "left", "centred", "raw"] = Field(
@@ -53,14 +53,27 @@ class FedCAOptions(Options):
     fedca_mix_all_users: bool = Field(
         False, description="Mix the tables of all users, not only of those that trained in this round."
     )
+    fedca_mix_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of a round's users whose tables are mixed; the others go on with their own. The authors' "
+        "code trains all users and takes its participation ratio for this.",
+    )
     fedca_neighbours: int = Field(
         0, ge=0, description="Keep only this many of the largest weights of a user, beside its own; 0: all."
     )
     fedca_global_share: float = Field(
         0.0, ge=0, le=1, description="Share of the prior p that is mixed into every user's weights afterwards."
     )
+    fedca_weight_cap: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="The most that any single weight may be; 0: no bound. At least 1 / users is allowed.",
+    )
     fedca_server_learning_rate: float = Field(
-        1.0, gt=0, description="Factor on the change that all users made in a round, added to every user's table."
+        1.0, gt=0, description="Factor η on what training changed in the tables that are mixed for others."
     )
     fedca_evaluate: Literal["mixed", "trained"] = Field(
         "mixed",

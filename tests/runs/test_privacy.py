@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bouquet.wire import EVALUATE, EVALUATE_ARRAYS, ROSTER, ROSTER_ARRAYS, TRAIN, TRAIN_ARRAYS
+from bouquet.wire import EVALUATE, EVALUATE_ARRAYS, REPORTS, ROSTER, ROSTER_ARRAYS, TRAIN, TRAIN_ARRAYS
 from strategies import STRATEGIES
 from tests.runs.helpers import run_here, small_settings
 from tests.runs.test_layouts import Recording
@@ -22,10 +22,11 @@ def test_only_declared_arrays_leave_a_node(tmp_path, strategy, nodes):
     seen = 0
     for message, reply in log:
         kind = message.metadata.message_type
-        assert set(reply.content) <= {"users", "config", "update"}
+        assert set(reply.content) <= {"users", "config", "update", "reports"}
+        assert set(reply.content.array_records.get("reports", {})) <= REPORTS
         assert set(reply.content.array_records["users"]) <= DECLARED[kind]
         if "update" in reply.content:
-            shared = set(message.content["shared"])
+            shared = set(message.content["shared"]) | set(message.content["personal"])
             assert {name.rsplit("/", 1)[0] for name in reply.content["update"]} <= shared
         for record in reply.content.array_records.values():
             for name, array in record.items():

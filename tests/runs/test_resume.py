@@ -31,7 +31,7 @@ def assert_equal_runs(found: RunDirectory, expected: RunDirectory, exact=True):
     assert [line["round"] for line in found.rounds()] == [line["round"] for line in expected.rounds()]
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "local"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "local"])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_five_rounds_and_five_more_are_ten(tmp_path, strategy, fraction):
     settings = small_settings(
@@ -43,7 +43,7 @@ def test_five_rounds_and_five_more_are_ten(tmp_path, strategy, fraction):
     assert_equal_runs(run_here(tmp_path / "parts", resumed, 3), whole)
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "local"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "local"])
 def test_a_run_that_was_killed_goes_on_exactly(tmp_path, strategy):
     """kill -9 between checkpoints: nodes are ahead of the server's checkpoint and must go back to it."""
     settings = small_settings(tmp_path, strategy=strategy, num_server_rounds=120, checkpoint_every=20)

@@ -1,0 +1,45 @@
+"""Refusals of input that a method cannot work with: one sentence that names what is wrong, where, and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def refuse_non_finite(rows: NDArray[Any], where: str, start: int = 0) -> None:
+    """Refuse rows with NaN or infinite values.
+
+    Args:
+        rows: [r, …].
+        where: what a row is, with {} for its number.
+        start: the number of the first row.
+    Raises:
+        ValueError: names the first bad row.
+    """
+    finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+    if not finite.all():
+        raise ValueError(f"There is a value that is not finite in {where.format(start + int(np.argmin(finite)))}.")
+
+
+def refuse_shape(name: str, array: NDArray[Any], axes: str) -> tuple[int, ...]:
+    """The shape of an array of three axes, none of them empty.
+
+    Raises:
+        ValueError: it has another number of axes, or an empty one.
+    """
+    if array.ndim != 3 or array.size == 0:
+        raise ValueError(f"{name} must have the axes {axes}, none of them empty, not shape {array.shape}.")
+    return array.shape
+
+
+def refuse_option(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a value that is none of those allowed.
+
+    Raises:
+        ValueError: names those allowed.
+    """
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not '{value}'.")

@@ -1,0 +1,143 @@
+"""FedCA over rounds: its limits are other methods, the server knows what devices have, a run leaves its matrices."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bouquet.reporting.run_directory import RunDirectory
+from strategies.fedca_variants import component_similarity, largest_weights
+from tests.runs.helpers import last_checkpoint, run_here, small_settings
+
+
+def tables_of(directory: RunDirectory, kind="aggregate", name="item_embedding"):
+    return last_checkpoint(directory).extra[f"{kind}/{name}"]
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+@pytest.mark.parametrize(("prior", "other"), [("size", "fedavg"), ("uniform", "fcf")])
+def test_without_similarity_and_complementarity_it_is_averaging(tmp_path, backbone, prior, other):
+    """alpha = beta = 0 and rho = 0: every user's table is the plain mean."""
+    common = {"backbone": backbone, "num_server_rounds": 4, "checkpoint_every": 4}
+    fedca = small_settings(tmp_path, strategy="fedca", fedca_alpha=0.0, fedca_beta=0.0, fedca_rho=0.0, **common)
+    found = run_here(tmp_path / "fedca", fedca | {"fedca-prior": prior}, 2)
+    mean = small_settings(tmp_path, strategy=other, server_optimizer="sgd", server_learning_rate=1.0, **common)
+    expected = run_here(tmp_path / "mean", mean, 2)
+    for name, values in last_checkpoint(expected).shared.items():
+        aggregates = tables_of(found, name=name)
+        np.testing.assert_array_equal(aggregates, np.repeat(aggregates[:1], len(aggregates), axis=0))
+        np.testing.assert_allclose(aggregates[0], values, atol=1e-6)
+    assert found.read_summary()["test"] == expected.read_summary()["test"]
+
+
+def test_a_server_learning_rate_moves_as_that_of_averaging(tmp_path):
+    common = {"num_server_rounds": 3, "checkpoint_every": 3}
+    limits = {"fedca_alpha": 0.0, "fedca_beta": 0.0, "fedca_rho": 0.0, "fedca_server_learning_rate": 8.0}
+    found = run_here(tmp_path / "a", small_settings(tmp_path, strategy="fedca", **limits, **common), 2)
+    mean = small_settings(tmp_path, strategy="fedavg", server_optimizer="sgd", server_learning_rate=8.0, **common)
+    expected = last_checkpoint(run_here(tmp_path / "b", mean, 2)).shared["item_embedding"]
+    np.testing.assert_allclose(tables_of(found)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_the_server_knows_the_tables_that_devices_have(tmp_path, backbone, fraction):
+    """Only touched rows travel, yet the server's copy of every table is the device's, bit by bit."""
+    settings = small_settings(tmp_path, strategy="fedca", backbone=backbone, fraction_train=fraction, batch_size=1024)
+    directory = run_here(tmp_path / "run", settings, 1)
+    checkpoint = last_checkpoint(directory)
+    folder = next((tmp_path / "run" / "nodes").glob("*/node-0-of-1"))
+    index = load_file(folder / "index.safetensors")
+    newest = index["rounds"].argmax(axis=0)
+    order = np.searchsorted(checkpoint.users, index["users"])
+    for name in ("item_embedding", *(("weight_1", "output") if backbone == "ncf" else ())):
+        stored = np.load(folder / f"{name}.npy")[newest, np.arange(len(newest))]
+        trained = checkpoint.trained[order]
+        found = checkpoint.extra[f"table/{name}"][order]
+        np.testing.assert_allclose(found[trained], stored[trained], rtol=0, atol=1e-6)
+
+
+def test_with_noise_the_server_has_noisy_tables_and_devices_keep_their_own(tmp_path):
+    settings = small_settings(tmp_path, strategy="fedca", ldp_delta=0.3, num_server_rounds=1, checkpoint_every=1)
+    directory = run_here(tmp_path / "run", settings, 1)
+    checkpoint = last_checkpoint(directory)
+    folder = next((tmp_path / "run" / "nodes").glob("*/node-0-of-1"))
+    index = load_file(folder / "index.safetensors")
+    stored = np.load(folder / "item_embedding.npy")[index["rounds"].argmax(axis=0), np.arange(40)]
+    noise = checkpoint.extra["table/item_embedding"][np.searchsorted(checkpoint.users, index["users"])] - stored
+    assert np.abs(noise).mean() == pytest.approx(0.3, rel=0.05)
+    summary = directory.read_summary()
+    assert summary["bytes"]["up_per_user_round"] == 60 * 4 * 4 + 4 * 4 * 4  # the whole table, and four vectors
+
+
+def test_a_run_leaves_its_matrices_and_its_times(tmp_path):
+    directory = run_here(tmp_path / "run", small_settings(tmp_path, strategy="fedca", num_server_rounds=2), 2)
+    matrices = load_file(directory.path / "fedca" / "matrices.safetensors")
+    assert {name: values.shape for name, values in matrices.items()} == {
+        "similarity": (10, 10),
+        "complementarity": (10, 10),
+        "weights": (10, 10),
+        "users": (10,),
+    }
+    assert (directory.path / "fedca" / "matrices.png").read_bytes().startswith(b"\x89PNG")
+    np.testing.assert_array_equal(np.diagonal(matrices["similarity"]), 1)
+    line = json.loads((directory.path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert set(line["fedca"]["seconds"]) == {"similarity", "complementarity", "weights", "mixing"}
+    assert 1 <= line["fedca"]["support"]["least"] <= line["fedca"]["support"]["most"] <= 40
+
+
+def test_bytes_down_are_a_table_of_ones_own(tmp_path):
+    directory = run_here(tmp_path / "run", small_settings(tmp_path, strategy="fedca", num_server_rounds=1), 2)
+    assert directory.read_summary()["bytes"]["down_per_user_round"] == 60 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fedca_mix_fraction": 0.3},
+        {"fedca_mix_all_users": True, "fraction_train": 0.5},
+        {"fedca_neighbours": 3},
+        {"fedca_global_share": 0.5},
+        {
+            "fedca_similarity": "components",
+            "fedca_complementarity": "centred",
+            "fedca_complementarity_pairing": "greedy",
+        },
+        {"fedca_complementarity": "left", "fedca_complementarity_measure": "sin"},
+        {"fedca_complementarity": "raw", "fedca_complementarity_sign": "orthogonal"},
+        {"fedca_solver": "cvxpy"},
+        {"fedca_evaluate": "trained", "fedca_objective": "eq8", "fedca_proximal": 0.1},
+        {"ldp_delta_features": 0.1, "fedca_prior": "uniform"},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_every_option_gives_the_same_run_on_one_node_and_on_five(tmp_path, options):
+    runs = []
+    for nodes in (1, 5):
+        settings = small_settings(tmp_path, strategy="fedca", num_server_rounds=3, checkpoint_every=3, **options)
+        runs.append(run_here(tmp_path / str(nodes), settings, nodes))
+    np.testing.assert_allclose(tables_of(runs[0]), tables_of(runs[1]), atol=1e-5)
+    plain = run_here(tmp_path / "plain", small_settings(tmp_path, strategy="fedca", num_server_rounds=3), 1)
+    if options != {"fedca_solver": "cvxpy"}:
+        assert not np.array_equal(tables_of(plain), tables_of(runs[0])) or "fedca_evaluate" in options
+
+
+def test_largest_weights_by_hand():
+    """User 0 keeps its two largest and its own: (0.1, 0.5, 0.3) of (0.1, 0.5, 0.3, 0.1), scaled by 1 / 0.9."""
+    weights = np.array([[0.1, 0.5, 0.3, 0.1], [0.25, 0.25, 0.3, 0.2], [0, 0, 1.0, 0], [0.6, 0.4, 0, 0]])
+    kept = largest_weights(weights, 2)
+    np.testing.assert_allclose(kept[0], np.array([0.1, 0.5, 0.3, 0]) / 0.9)
+    np.testing.assert_allclose(kept[2], [0, 0, 1, 0])
+    np.testing.assert_allclose(kept[3], [0.6, 0.4, 0, 0])
+    np.testing.assert_allclose(kept.sum(axis=1), 1)
+
+
+def test_component_similarity_by_hand():
+    """Centred tables (1, 0), (-1, 0) and (0, 2), (0, -2): components e_1 and e_2, scores (1, -1) and (2, -2).
+
+    Their distance is sqrt(1 + 1) = 1.41421, so s = 1 / 2.41421 = 0.41421.
+    """
+    tables = np.array([[[1, 0], [-1, 0]], [[0, 2], [0, -2]]], dtype=np.float32)
+    expected = 1 / (1 + np.sqrt(2))
+    np.testing.assert_allclose(component_similarity(tables), [[1, expected], [expected, 1]], rtol=1e-6)
