@@ -126,9 +126,7 @@ def _scores(backbone: Backbone, arrays: Tensors, histories: Ragged, mine: OwnRow
     return found
 
 
-def _read(
-    backbone: SequenceBackbone, shared: Tensors, histories: Ragged, mine: OwnRows | None
-) -> dict[str, Tensor]:
+def _read(backbone: SequenceBackbone, shared: Tensors, histories: Ragged, mine: OwnRows | None) -> dict[str, Tensor]:
     """The state of each user after the newest items of its history."""
     table = shared["item_embedding"]
     histories = last(histories, np.minimum(histories.lengths, backbone.settings.max_length))

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from bouquet.config import TrainingOptions
 from bouquet.evaluation import evaluate_users
 from bouquet.ragged import Ragged
-from bouquet.randomness import Words
 from client_app.host import Host
 from client_app.personalization.base import Changes, Given, Tuning
 from client_app.scoring import OwnRows, scorer
@@ -50,9 +49,7 @@ def local_task(
     )
 
 
-def tune(
-    host: Host, given: Given, positions: NDArray[np.int64], round_: int, tuning: Tuning
-) -> tuple[Given, OwnRows]:
+def tune(host: Host, given: Given, positions: NDArray[np.int64], round_: int, tuning: Tuning) -> tuple[Given, OwnRows]:
     """Fine-tune what some users were given, and mix it with what it was: γ w_local + (1 - γ) w."""
     options = host.config.model_copy(update={"local_epochs": tuning.epochs})
     tuned = replace(given, own={name: values.copy() for name, values in given.own.items()})

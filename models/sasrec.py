@@ -39,10 +39,9 @@ class SASRec(SequenceBackbone):
         self._scale = options.init_scale
         super().__init__(num_items, options, own)
         self.sites = 1 + 2 * self.settings.sasrec_blocks
-        if self.size % self.settings.sasrec_heads:
-            raise ConfigError(
-                f"sasrec-heads must divide embedding-size, and {self.settings.sasrec_heads} does not divide {self.size}."
-            )
+        heads = self.settings.sasrec_heads
+        if self.size % heads:
+            raise ConfigError(f"sasrec-heads must divide embedding-size, and {heads} does not divide {self.size}.")
 
     def network(self) -> Mapping[str, ArraySpec]:
         blocks, d, bound = self.settings.sasrec_blocks, self.size, 1 / math.sqrt(self.size)

@@ -317,7 +317,7 @@ class BaseStrategy(Strategy):
     # -- inner works ---------------------------------------------------------------------------------------------
 
     def _has_converged(self, server_round: int) -> bool:
-        """Whether `patience` evaluations have passed without a new best; known from rounds alone, so resume is exact."""
+        """Whether `patience` evaluations have passed without a new best; known from rounds alone, as resuming needs."""
         waited = (server_round - self.best.round) // self.config.evaluate_every
         return 0 < self.config.patience <= waited
 

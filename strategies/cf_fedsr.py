@@ -86,13 +86,11 @@ def allocate(cluster_sizes: ArrayLike, total: int) -> NDArray[np.int64]:
     # A stable sort: of equal remainders the first cluster's counts.
     order = np.argsort(-(quota - drawn), kind="stable")
     drawn[order[: total - int(drawn.sum())]] += 1
-    for starved in np.flatnonzero((drawn == 0) & (sizes > 0)):
-        excess = np.where(drawn > 1, drawn - quota, -np.inf)
-        giver = int(excess.argmax())
-        if drawn[giver] < 2:
-            break
-        drawn[giver] -= 1
-        drawn[starved] += 1
+    if total >= (sizes > 0).sum():
+        for starved in np.flatnonzero((drawn == 0) & (sizes > 0)):
+            # The one that got most above its quota gives, among those that keep one.
+            drawn[np.where(drawn > 1, drawn - quota, -np.inf).argmax()] -= 1
+            drawn[starved] = 1
     return drawn
 
 

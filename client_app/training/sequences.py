@@ -1,7 +1,7 @@
-"""Sequences of users as batches: at every place of a history the next item is to be told from this round's negatives.
+"""Sequences of users as batches: at every place of a history the next item is to be told from negatives.
 
-Of a history s_1, …, s_n the newest L + 1 items are used. Item s_t is an input, s_{t+1} the positive at its place and the
-P negatives that were drawn for s_{t+1} the negatives there, so a user has (n - 1)(1 + P) samples:
+Of a history s_1, …, s_n the newest L + 1 items are used. Item s_t is an input, s_{t+1} the positive at its place, and
+the P negatives that were drawn for s_{t+1} the negatives there, so a user has (n - 1)(1 + P) samples:
 
     L_u = (1/N) Σ_t [ softplus(-r̂_{t, s_{t+1}}) + Σ_j softplus(r̂_{t, j}) ],      r̂_t from s_1, …, s_t
 

@@ -19,7 +19,9 @@ def made(name, **own):
     """A backbone, random arrays of each of three users in float64, and embeddings of seven items."""
     backbone = BACKBONES[name](ITEMS, ModelOptions(embedding_size=SIZE), SequenceOptions(max_length=9, **own))
     source = torch.Generator().manual_seed(3)
-    arrays = {n: torch.randn(USERS, *s.shape, generator=source, dtype=torch.float64) for n, s in backbone.shared.items()}
+    arrays = {
+        n: torch.randn(USERS, *s.shape, generator=source, dtype=torch.float64) for n, s in backbone.shared.items()
+    }
     embedded = torch.randn(USERS, LENGTH, SIZE, generator=source, dtype=torch.float64)
     return backbone, arrays, embedded
 
