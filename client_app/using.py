@@ -95,7 +95,7 @@ def rank(
     """
     histories = host.histories
     train, validation = histories.train.take(positions), histories.validation.take(positions)
-    before = {"validation": train, "test": _one_after_another(train, validation)}
+    before = {"validation": train, "test": one_after_another(train, validation)}
     scores = {
         part: scorer(host.backbone, host.methods, given, train, round_, histories=read, own_rows=own_rows)
         for part, read in before.items()
@@ -111,7 +111,8 @@ def rank(
     )
 
 
-def _one_after_another(first: Ragged, second: Ragged) -> Ragged:
+def one_after_another(first: Ragged, second: Ragged) -> Ragged:
+    """Row by row, the values of the first and then of the second."""
     owner = np.concatenate([first.row_of_value, second.row_of_value])
     return Ragged.from_pairs(owner, np.concatenate([first.values, second.values]), len(first))
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bouquet.evaluation.metrics import CANDIDATE_SETS
+from bouquet.wire import RosterReply
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 from tests.runs.test_layouts import Recording
 from tests.runs.test_resume import assert_equal_runs
@@ -39,7 +40,8 @@ def test_only_users_with_data_come_first_and_everybody_later(tmp_path):
     log = []
     settings = small_settings(tmp_path, **SEQUENCES, cf_fedsr_lambda_2=3)
     run = run_here(tmp_path / "run", settings, 1, Recording, log=log)
-    sizes = {int(u): int(s) for u, s in zip(*(log[0][1].content["users"][n].numpy() for n in ("user", "size")))}
+    roster = RosterReply.decode(log[0][1].content)
+    sizes = dict(zip(roster.users.tolist(), roster.sizes.tolist(), strict=True))
     large = sum(size > 12 for size in sizes.values())
     assert 16 <= large < 40
     assert [choice["eligible"] for choice in lines(run)] == [large] * 3 + [40] * 3
@@ -133,4 +135,6 @@ def test_a_run_ends_when_it_has_not_got_better(tmp_path, patience):
     again = run_here(tmp_path / "run", settings | {"resume": str(run.path)}, 2)
     assert again.read_summary()["rounds"] == summary["rounds"]
     line = run.rounds()[0]["bytes"]
-    assert summary["bytes"]["to_best_round"] == pytest.approx(2 * 40 * (line["down_per_user"] + line["up_per_user"]), 0.2)
+    assert summary["bytes"]["to_best_round"] == pytest.approx(
+        2 * 40 * (line["down_per_user"] + line["up_per_user"]), 0.2
+    )
