@@ -91,6 +91,11 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
             "up_per_user_round": mean("bytes", "up_per_user"),
             "wire_down_per_round": mean("bytes", "wire_down"),
             "wire_up_per_round": mean("bytes", "wire_up"),
+            "to_best_round": sum(
+                (line["bytes"]["down_per_user"] + line["bytes"]["up_per_user"]) * line["users"]
+                for line in rounds
+                if line["round"] <= best.round
+            ),
         },
         "seconds": {"total": seconds, "per_round": mean("seconds", "total")},
         "failures": sum(len(line["failures"]) for line in rounds),
