@@ -104,7 +104,13 @@ def test_finished_cells_are_kept_and_freed(copied, bouquet):
     assert ended.out.count(": done") == 5
     assert {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*")} == before
     assert (out / "table.csv").read_text() == table
-    assert {path.name for path in before} == {"config.toml", "metrics.jsonl", "summary.json", "users.safetensors"}
+    assert {path.name for path in before} == {
+        "config.toml",
+        "events.jsonl",
+        "metrics.jsonl",
+        "summary.json",
+        "users.safetensors",
+    }
 
 
 def test_a_cell_of_other_settings_is_refused(copied, bouquet):
