@@ -77,6 +77,11 @@ def read_words(content: RecordDict, record: str, name: str) -> tuple[str, ...]:
         raise WireError(f"array '{name}' is no text ({error})") from None
 
 
+def unpack(record: ArrayRecord) -> Arrays:
+    """The inverse of `pack`, for arrays that we packed ourselves."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
 def read_record(content: RecordDict, record: str) -> ArrayRecord:
     if record not in content.array_records:
         raise WireError(f"the message has no record '{record}'")

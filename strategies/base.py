@@ -24,7 +24,7 @@ from bouquet.catalogue import read_catalogue
 from bouquet.config import Options, RunConfig
 from bouquet.evaluation import summarise
 from bouquet.randomness import Purpose, generator
-from bouquet.records import message_bytes, pack, payload_bytes
+from bouquet.records import message_bytes, pack, payload_bytes, unpack
 from bouquet.reporting.events import event
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import (
@@ -159,7 +159,7 @@ class BaseStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """One message to every node that hosts users of this round."""
-        shared = to_arrays(arrays)
+        shared = unpack(arrays)
         self._sent = []
         personal_bytes = 0
         for node, users in self.roster.by_node(self.select_users(server_round)):
@@ -212,13 +212,13 @@ class BaseStrategy(Strategy):
             "up_per_user": float(upload.mean()),
         }
         self._note(received, metrics)
-        return to_record(shared), MetricRecord(metrics)
+        return pack(shared), MetricRecord(metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """One message to every node: all users are evaluated, those that did not train too."""
-        shared = to_arrays(arrays)
+        shared = unpack(arrays)
         self._sent = []
         for node, users in self.roster.by_node(np.arange(len(self.roster.users))):
             request = EvaluateRequest(
@@ -295,9 +295,9 @@ class BaseStrategy(Strategy):
         self.prepare()
         self.rounds = Rounds(self, grid, catalogue)
         specs = self.traveling(self.roster.specs)
-        arrays = initial_arrays or to_record(initial_shared(specs, self.config.seed))
+        arrays = initial_arrays or pack(initial_shared(specs, self.config.seed))
         if resumed:
-            arrays = to_record(self._restore(resumed))
+            arrays = pack(self._restore(resumed))
         self.directory.begin(self.checkpoint_round)
         result = Result(arrays=arrays)
         empty = ConfigRecord()
@@ -326,9 +326,7 @@ class BaseStrategy(Strategy):
             )
             # What was kept of a user that asked to be forgotten is still in the last checkpoint.
             if due or (every and look["forgotten"]):
-                self._checkpoint(
-                    server_round, to_arrays(arrays), 1 if look["forgotten"] else self.config.checkpoints_kept
-                )
+                self._checkpoint(server_round, unpack(arrays), 1 if look["forgotten"] else self.config.checkpoints_kept)
             if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = metrics
             self._record["seconds"] = {
@@ -386,16 +384,6 @@ class BaseStrategy(Strategy):
             self.best.users_joined(joined)
             self.users_joined(joined)
         return checkpoint.shared
-
-
-def to_record(arrays: Arrays) -> ArrayRecord:
-    """Shared arrays as Flower carries them."""
-    return pack(arrays)
-
-
-def to_arrays(record: ArrayRecord) -> Arrays:
-    """The inverse of `to_record`."""
-    return {name: array.numpy() for name, array in record.items()}
 
 
 def _message(content: RecordDict, node: int, kind: str, server_round: int) -> Message:

@@ -23,6 +23,8 @@ from strategies.replies import Failure, error_text, not_from
 from strategies.roster import NOWHERE, Roster, disagreement, needs_catalogue, roster_query
 
 POLL_SECONDS = 0.5
+# A node that hosts nobody (a history too short, a person forgotten) is asked again this often.
+IDLE_SECONDS = 60.0
 
 
 @dataclass
@@ -64,6 +66,7 @@ class Membership:
         self._refused: dict[int, str] = {}
         self._again: set[int] = set()
         self._waiting: set[int] = set()
+        self._idle: dict[int, float] = {}
 
     @property
     def nodes(self) -> set[int]:
@@ -91,6 +94,7 @@ class Membership:
         changes.left = sorted(self.nodes - online - self.roster.absent)
         self.set_aside(changes.left)
         waiting = {node for node, _ in self._asked.values()}
+        waiting |= {node for node, heard in self._idle.items() if now - heard < IDLE_SECONDS}
         present = self.nodes - self.roster.absent
         wanted = (online - present) | (self._again & online)
         self._again -= online
@@ -147,7 +151,10 @@ class Membership:
         before = len(self.roster.users)
         self.roster = self.roster.heard(node, answer)
         changes.joined += len(self.roster.users) - before
-        changes.came.append(node)
+        if len(answer.users):
+            changes.came.append(node)
+        else:
+            self._idle[node] = time.monotonic()
 
     def abandoned(self, keys: Words) -> NDArray[np.int64]:
         """Positions of those of these users that no node hosts."""

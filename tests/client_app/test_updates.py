@@ -11,7 +11,7 @@ from client_app import updates
 def either(request, monkeypatch):
     """Runs a test with the kernels and without."""
     if request.param == "plain":
-        monkeypatch.setattr(updates, "kernels", lambda: None)
+        monkeypatch.setattr(updates, "row_kernels", lambda: None)
     return request.param
 
 
