@@ -5,6 +5,7 @@ metrics = ["HR@10", "NDCG@10"]       # columns, for each of …
 candidates = ["full", "sampled-99"]  # … these candidate sets
 seeds = [0, 1, 2]
 against = "fedavg"                   # row of the paired tests; left out: no tests
+extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round
 
 [settings]                           # of all rows; `-c` goes over them
 dataset = "ml-100k"
@@ -27,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -101,6 +102,7 @@ class TableFile(_Part):
     candidates: Annotated[list[str], Field(min_length=1)] = ["full", "sampled-99"]
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
     against: str = ""
+    extra: list[Literal["fairness", "traffic"]] = []
     settings: dict[str, Scalar] = {}
     rows: Annotated[list[Row], Field(min_length=1)]
 

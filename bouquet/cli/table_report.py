@@ -48,7 +48,7 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
         raise DataError(f"No row of the table in {out} is complete.")
     columns = [(candidates, metric) for candidates in table.candidates for metric in table.metrics]
     tests = row_tests(table, results, columns)
-    main = _main_table(results, columns)
+    main = _main_table(results, columns, table.extra)
     parts = [f"# {table.title}", _protocol(table, results), main]
     parts += _notes(table, results)
     if tests:
@@ -80,11 +80,12 @@ def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
     }
     least = settings["min-interactions"]
     dropped = f" ({data['dropped_users']:,} users with fewer than {least} items are left out)" if least else ""
+    sample = " (a random sample of users)" if settings["max-users"] else ""
     words = [
         f"{_title_of(str(settings['dataset']))}: {data['users']:,} users, {data['items']:,} items, "
-        f"{data['interactions']:,} interactions{dropped}.",
+        f"{data['interactions']:,} interactions{sample}{dropped}.",
         f"Split {settings['split']}: {rule} (split seed {settings['split-seed']}).",
-        "Candidates: " + "; ".join(_candidates(name) for name in table.candidates) + ".",
+        "Candidates: " + "; ".join(_candidates(name, settings["repeats"] == "keep") for name in table.candidates) + ".",
     ]
     if "honest" in negatives:
         words.append("Training negatives: honest, any item but the user's own training items.")
@@ -103,7 +104,9 @@ def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
     return "\n".join(words)
 
 
-def _candidates(name: str) -> str:
+def _candidates(name: str, repeats: bool) -> str:
+    if name == "full" and repeats:
+        return "full = all items, also those that the user is known to have, because users come back to items"
     if name == "full":
         return "full = all items but those that the user is known to have"
     return f"{name} = the hidden item and {name.removeprefix('sampled-')} random items that the user never touched"
@@ -122,13 +125,16 @@ def _title_of(dataset: str) -> str:
     return DATASETS[dataset].title if dataset in DATASETS else dataset
 
 
-def _main_table(results: Sequence[RowResult], columns: Sequence[Column]) -> str:
+EXTRA = {"fairness": "variance over users", "traffic": "bytes to the best round"}
+
+
+def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str]) -> str:
     printed = {column for column in columns for result in results if _printed(result.row, column) is not None}
     header = [""]
     for candidates, metric in columns:
         header.append(f"{metric}, {candidates}")
         header += ["printed"] * ((candidates, metric) in printed)
-    header += ["best round", "down per user and round", "up"]
+    header += ["best round", "down per user and round", "up", *(EXTRA[name] for name in extra)]
     lines = []
     for result in results:
         line = [result.title]
@@ -137,6 +143,11 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column]) -> str:
             if column in printed:
                 line.append(figure(_printed(result.row, column)))
         line += [result.best_rounds() or "–", kilobytes(result.bytes("down")), kilobytes(result.bytes("up"))]
+        if "fairness" in extra:
+            line.append(figure(result.fairness()))
+        if "traffic" in extra:
+            traffic = result.traffic()
+            line.append("–" if traffic is None else f"{traffic / 1e6:,.1f} MB")
         lines.append(line)
     return _markdown(header, lines)
 

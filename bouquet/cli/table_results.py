@@ -67,6 +67,16 @@ class RowResult:
             return None
         return float(np.mean([run.summary["bytes"][f"{direction}_per_user_round"] for run in self.runs]))
 
+    def fairness(self) -> float:
+        """Variance over users of test HR@10 + NDCG@10 over the full catalogue, averaged over seeds."""
+        return float(np.mean([run.summary["fairness"]["variance"] for run in self.runs]))
+
+    def traffic(self) -> float | None:
+        """Bytes that all users sent and received in training up to the best round, averaged over seeds."""
+        if self.row.centralized:
+            return None
+        return float(np.mean([run.summary["bytes"]["to_best_round"] for run in self.runs]))
+
     def best_rounds(self) -> str:
         """The round that was best on validation, by seed."""
         return "" if self.row.centralized else ", ".join(str(run.summary["best_round"]) for run in self.runs)
