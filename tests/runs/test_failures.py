@@ -132,8 +132,8 @@ def test_the_round_goes_on_as_if_only_the_others_were_there(tmp_path):
 
     settings = small_settings(tmp_path, num_server_rounds=1, server_optimizer="sgd", server_learning_rate=1.0)
     directory = run_here(tmp_path / "run", settings, 3, Both, fault=raises, bad={1})
-    from strategies.averaging import mean_change
     from bouquet.records import unpack
+    from strategies.averaging import mean_change
     from tests.runs.helpers import last_checkpoint
     from tests.runs.test_layouts import _spec
 
