@@ -47,6 +47,11 @@ class ArraySpec:
 Specs = Mapping[str, ArraySpec]
 
 
+def exchanged(specs: Specs, only_embeddings: bool) -> dict[str, ArraySpec]:
+    """The shared arrays that a run exchanges: all, or only those by item."""
+    return {name: spec for name, spec in specs.items() if spec.by_item or not only_embeddings}
+
+
 def dump_specs(specs: Specs) -> str:
     """The specifications as JSON, for the wire and for checkpoints."""
     return json.dumps({name: asdict(spec) for name, spec in sorted(specs.items())})

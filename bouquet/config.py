@@ -45,6 +45,12 @@ class DataOptions(Options):
     item_column: str = Field("item", description="Column of the item ids in data-file.")
     time_column: str = Field("", description="Column of the times in data-file; empty: it has none.")
     min_interactions: int = Field(0, ge=0, description="Users with fewer distinct items are dropped (and counted).")
+    max_users: int = Field(0, ge=0, description="A random sample of so many users, drawn with split-seed; 0: all.")
+    repeats: Literal["drop", "keep"] = Field(
+        "drop",
+        description="Repeated interactions of a user with an item: drop all but the oldest, or keep them as events of "
+        "their own, which sequence models may predict; evaluation then ranks among all items, known ones included.",
+    )
     split: Literal["leave-one-out", "ratio"] = Field("leave-one-out", description="What is held out of each history.")
     hold_out: Literal["auto", "last", "last-row", "random"] = Field(
         "auto",
@@ -79,6 +85,11 @@ class ModelOptions(Options):
 class TrainingOptions(Options):
     """How a device learns in one round."""
 
+    exchange: Literal["auto", "all", "embedding"] = Field(
+        "auto",
+        description="Which of the model's shared arrays travel: all, or only those by item, so that networks stay on "
+        "each device; 'auto' is 'embedding' for cf-fedsr and 'all' otherwise.",
+    )
     personalization: str = Field("none", description="The device-side method; 'none' uses the shared model as it is.")
     local_epochs: int = Field(2, ge=1, description="Passes over the user's samples in one round (E).")
     batch_size: int = Field(2048, ge=1, description="Samples per step (B); a user with fewer takes one step per epoch.")
@@ -114,6 +125,9 @@ class RoundOptions(Options):
     num_server_rounds: int = Field(60, ge=1, description="Rounds of training (T).")
     fraction_train: float = Field(1.0, gt=0, le=1, description="Fraction of all users that trains in a round (r).")
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
+    patience: int = Field(
+        0, ge=0, description="The run ends after so many evaluations without a new best on validation; 0: never."
+    )
     checkpoint_every: int = Field(10, ge=0, description="Rounds between checkpoints; 0: none.")
     catalogue_file: str = Field(
         "",
@@ -156,6 +170,11 @@ class PrivacyOptions(Options):
 
 class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions, PrivacyOptions):
     """Every setting that is not one method's own."""
+
+    @property
+    def only_embeddings(self) -> bool:
+        """Whether networks stay on each device."""
+        return self.exchange == "embedding" or (self.exchange == "auto" and self.strategy == "cf-fedsr")
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

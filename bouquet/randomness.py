@@ -36,6 +36,9 @@ class Purpose(IntEnum):
     TEST_CANDIDATES = 8
     NOISE = 9
     FEATURE_NOISE = 10
+    DROPOUT = 11
+    CLUSTERING = 12
+    USERS = 13
 
 
 def user_key(user_id: str) -> int:

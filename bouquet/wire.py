@@ -53,7 +53,7 @@ TRAIN_ARRAYS = frozenset({"user", "loss", "upload_bytes"})
 EVALUATE_ARRAYS = frozenset({"user", "metrics"})
 
 # What single users may tell the server beside their update, where a strategy asks for it.
-REPORTS = frozenset({"features"})
+REPORTS = frozenset({"features", "performance", "representation"})
 
 Update = Literal["sum", "rows"]
 Weighting = Literal["uniform", "size"]
@@ -336,25 +336,35 @@ class EvaluateReply:
         users: [k].
         metrics: [k, parts, candidate sets, metrics] float32; NaN where a user has nothing held out.
         seconds: wall time of evaluation on the node.
+        reports: what each user tells beside its metrics, as in `TrainReply`.
     """
 
     users: Words
     metrics: NDArray[np.float32]
     seconds: float = 0.0
+    reports: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def encode(self) -> RecordDict:
         users = {"user": self.users, "metrics": self.metrics}
-        return RecordDict({"users": pack(users), "config": ConfigRecord({"seconds": self.seconds})})
+        records: dict[str, Any] = {"users": pack(users), "config": ConfigRecord({"seconds": self.seconds})}
+        if self.reports:
+            records["reports"] = pack(self.reports)
+        return RecordDict(records)
 
     @classmethod
-    def decode(cls, content: RecordDict) -> EvaluateReply:
+    def decode(cls, content: RecordDict, reports: Mapping[str, tuple[int, ...]] | None = None) -> EvaluateReply:
         users = read_users(content)
         metrics = read_array(content, "users", "metrics", np.float32, (len(users), *METRIC_SHAPE))
         inside = (metrics >= 0) & (metrics <= 1) | np.isnan(metrics)
         if not inside.all():
             bad = int(users[np.flatnonzero(~inside.reshape(len(users), -1).all(axis=1))[0]])
             raise WireError(f"user {bad:016x} reports a metric outside 0 to 1")
-        return cls(users=users, metrics=metrics, seconds=read_scalar(read_config(content), "seconds", float))
+        return cls(
+            users=users,
+            metrics=metrics,
+            seconds=read_scalar(read_config(content), "seconds", float),
+            reports=read_reports(content, users, reports or {}),
+        )
 
 
 # What a message takes beside its arrays' values: names, shapes, item numbers, text.
@@ -374,6 +384,7 @@ def most_train_bytes(
     return _OVERHEAD + (64 + told) * users + whole * (users if update == "rows" else 1)
 
 
-def most_evaluate_bytes(users: int) -> int:
+def most_evaluate_bytes(users: int, reports: Mapping[str, tuple[int, ...]] | None = None) -> int:
     """The largest evaluation reply that makes sense."""
-    return _OVERHEAD + users * (8 + 4 * int(np.prod(METRIC_SHAPE)))
+    told = sum(4 * math.prod(shape) for shape in (reports or {}).values())
+    return _OVERHEAD + users * (8 + told + 4 * int(np.prod(METRIC_SHAPE)))

@@ -11,17 +11,15 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays
 from bouquet.errors import WireError
-from bouquet.evaluation import evaluate_users
-from bouquet.ragged import Ragged
+from bouquet.evaluation.metrics import PARTS
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
 from client_app.host import Host
 from client_app.personalization.base import Changes, Given
 from client_app.protection import is_protected, protect
-from client_app.scoring import scorer
 from client_app.state import PrivateState, Values
-from client_app.training import BACKENDS, LocalTask
+from client_app.training import LocalTask
 from client_app.updates import RowsCollector, SumCollector
-from data_partition import training_negatives
+from client_app.using import after, backend_of, local_task, rank, tune
 
 # Private arrays of this many bytes are held in memory at once.
 BLOCK_BYTES = 256 * 2**20
@@ -50,8 +48,7 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
         StateError: private state is missing or damaged.
     """
     start = time.perf_counter()
-    histories, options = host.histories, host.config
-    backend = BACKENDS["numba" if options.backend == "auto" else options.backend]
+    backend = backend_of(host.config)
     asked = host.positions(request.users)
     state = host.state(request.series, request.shared)
     collector: SumCollector | RowsCollector | None = None
@@ -60,22 +57,12 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
         positions, users = asked[block], request.users[block]
         given = _given(host, request, state, block, positions, "start")
         collector = collector or _collector(host, request, given, asked)
-        task = LocalTask(
-            backbone=host.backbone,
-            options=options,
-            users=users,
-            round=request.round,
-            seed=host.draw_seed,
-            positives=histories.train.take(positions),
-            negatives=_negatives(host, positions, request.round),
-            shared=given.shared,
-            private=given.own,
-            reported=given.reported,
-            frozen=given.frozen,
-            anchors=given.anchors,
-            personalizations=tuple(method for method in host.methods if method.in_loss),
-        )
+        task = local_task(host, given, positions, request.round)
+        judged = [method for method in host.methods if method.needs_validation]
+        kept: list[Changes] = []
         for changes in backend(task):
+            if judged:
+                kept.append(changes)
             for method in host.methods:
                 changes = method.disguise(changes, given, users, request.round, host.draw_seed)
             collector.add(protected(host, task, changes), offset=block.start)
@@ -83,6 +70,11 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
         reports.append({})
         for method in host.methods:
             reports[-1] |= method.reports(given, users, task.positives, task.negatives, request.round, host.draw_seed)
+        if judged:
+            trained, own_rows = after(given, kept, len(positions))
+            metrics = rank(host, trained, positions, request.round, own_rows)[:, PARTS.index("validation")]
+            for method in judged:
+                reports[-1] |= method.validation_reports(metrics)
         state.write(positions, request.round, request.checkpoint_round, given.own)
     if collector is None:
         raise WireError("no user is asked to train")
@@ -121,26 +113,26 @@ def _collector(
 def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
     """Rank the held-out items of the asked users with the model that their devices would use."""
     start = time.perf_counter()
-    histories = host.histories
     asked = host.positions(request.users)
     state = host.state(request.series, request.shared)
     metrics = []
+    reports: list[dict[str, NDArray[np.float32]]] = []
     for block in _blocks(host, request.shared, len(asked)):
         positions = asked[block]
         given = _given(host, request, state, block, positions, "deploy")
-        scores = scorer(host.backbone, host.methods, given, histories.train.take(positions), request.round)
-        metrics.append(
-            evaluate_users(
-                host.watched(scores),
-                num_items=histories.num_items,
-                train=histories.train.take(positions),
-                validation=histories.validation.take(positions),
-                test=histories.test.take(positions),
-                candidates={part: drawn.take(positions) for part, drawn in histories.candidates.items()},
-            )
-        )
-    values = np.concatenate(metrics).astype(np.float32)
-    return EvaluateReply(users=request.users, metrics=values, seconds=time.perf_counter() - start)
+        own_rows = None
+        reports.append({})
+        for method in host.methods:
+            reports[-1] |= method.evaluation_reports(given, host.histories.train.take(positions))
+        for tuning in (method.tuning for method in host.methods if method.tuning is not None):
+            given, own_rows = tune(host, given, positions, request.round, tuning)
+        metrics.append(rank(host, given, positions, request.round, own_rows))
+    return EvaluateReply(
+        users=request.users,
+        metrics=np.concatenate(metrics).astype(np.float32),
+        seconds=time.perf_counter() - start,
+        reports={name: _stacked([part[name] for part in reports]) for name in reports[0]},
+    )
 
 
 def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
@@ -151,24 +143,12 @@ def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
     return protect(changes, host.config, users, positives, task.num_items, host.draw_seed, task.round)
 
 
-def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
-    histories, options = host.histories, host.config
-    positives = histories.train.take(positions)
-    forbidden = positives if options.train_negatives == "honest" else histories.whole.take(positions)
-    return training_negatives(
-        positives,
-        forbidden,
-        histories.num_items,
-        options.negatives_per_positive,
-        histories.users[positions],
-        host.draw_seed,
-        round_,
-    )
-
-
 def _blocks(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
     """Slices of the asked users whose private arrays fit the memory that we allow ourselves."""
-    per_user = 4 * sum(spec.size for spec in host.private_specs(shared).values())
+    own = [spec.size for spec in host.private_specs(shared).values()]
+    if any(method.tuning is not None for method in host.methods):  # then every user has its own network for a while
+        own += [spec.size for name, spec in host.shared_specs.items() if name in shared and not spec.by_item]
+    per_user = 4 * sum(own)
     size = max(1, BLOCK_BYTES // max(per_user, 1))
     for start in range(0, max(count, 1), size):
         yield slice(start, min(start + size, count))

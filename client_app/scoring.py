@@ -3,60 +3,145 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from bouquet.ragged import Ragged
-from client_app.personalization.base import Given, Personalization, Working
-from models import Backbone
+from bouquet.ragged import Ragged, positions
+from client_app.personalization.base import Given, Personalization, Tensors, Working
+from client_app.training.sequences import last
+from models import Backbone, SequenceBackbone
+from models.sequence import rows_of
 
 # Views of whole tables are made for as many users at once as fit into this many bytes.
 VIEW_BYTES = 64 * 2**20
+# Histories of so many users are read at once.
+READ_USERS = 256
+
+ScoreRows = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """What single users use in place of some rows of the common tables.
+
+    Attributes:
+        rows: [k] rows of items, ascending.
+        values: name -> [nnz, …].
+    """
+
+    rows: Ragged
+    values: dict[str, NDArray[np.float32]]
+
+    def take(self, users: NDArray[np.int64]) -> OwnRows:
+        """Those of some of the users."""
+        lengths = self.rows.lengths[users]
+        at = np.repeat(self.rows.indptr[users], lengths) + positions(lengths)
+        rows = Ragged.from_lengths(lengths, self.rows.values[at])
+        return OwnRows(rows, {name: values[at] for name, values in self.values.items()})
 
 
 def scorer(
-    backbone: Backbone, methods: Sequence[Personalization], given: Given, positives: Ragged, round_: int
-) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
+    backbone: Backbone,
+    methods: Sequence[Personalization],
+    given: Given,
+    positives: Ragged,
+    round_: int,
+    *,
+    histories: Ragged | None = None,
+    own_rows: OwnRows | None = None,
+) -> ScoreRows:
     """A function that scores all items for the users with the given row numbers: rows [b] -> [b, m].
 
     Args:
         given: what the users recommend with, as the methods' `deploy` left it.
         positives: [k] rows of training items.
+        histories: [k] rows of items that a sequence model reads, oldest first; None: the positives.
+        own_rows: rows that users have fine-tuned; not together with methods that change what the model sees.
     """
     methods = [method for method in methods if method.in_loss]
+    read = positives if histories is None else histories
     common = {name: torch.from_numpy(values) for name, values in (given.shared | given.frozen).items()}
     own = {name: torch.from_numpy(values) for name, values in (given.own | given.anchors).items()}
 
     def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        index = torch.from_numpy(rows)
-        arrays = common | {name: values[index] for name, values in own.items()}
+        arrays = common | {name: values[torch.from_numpy(rows)] for name, values in own.items()}
+        mine = own_rows.take(rows) if own_rows is not None else None
         with torch.inference_mode():
-            private = {name: arrays[name] for name in backbone.private}
-            return backbone.scores(private, {name: arrays[name] for name in backbone.shared}).numpy()
+            return _scores(backbone, arrays, read.take(rows), mine).numpy()
 
     def viewed(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        index = torch.from_numpy(rows)
         arrays = {name: values.expand(len(rows), *values.shape) for name, values in common.items()}
-        arrays |= {name: values[index] for name, values in own.items()}
+        arrays |= {name: values[torch.from_numpy(rows)] for name, values in own.items()}
         working = _whole_catalogue(backbone, methods, positives.take(rows), round_)
         with torch.inference_mode():
             seen = arrays
             for method in methods:
                 seen = dict(method.view(seen, working))
-            private = {name: seen[name] for name in backbone.private}
-            return backbone.scores(private, {name: seen[name] for name in backbone.shared}).numpy()
+            return _scores(backbone, seen, read.take(rows), None).numpy()
 
-    if not methods:
-        return scores
-    per_user = 4 * sum(spec.size for spec in backbone.shared.values())
-    step = max(1, VIEW_BYTES // per_user)
+    if methods:
+        per_user = 4 * sum(spec.size for spec in backbone.shared.values())
+        return _in_blocks(viewed, max(1, VIEW_BYTES // per_user))
+    if isinstance(backbone, SequenceBackbone):
+        # Users with histories of like length are read together.
+        return _in_blocks(scores, READ_USERS, read.lengths)
+    return scores
 
+
+def _in_blocks(score: ScoreRows, size: int, lengths: NDArray[np.int64] | None = None) -> ScoreRows:
     def in_blocks(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        return np.concatenate([viewed(rows[start : start + step]) for start in range(0, len(rows), step)])
+        order = np.arange(len(rows)) if lengths is None else np.argsort(lengths[rows], kind="stable")
+        parts = [score(rows[order[start : start + size]]) for start in range(0, len(rows), size)]
+        found = np.empty((len(rows), parts[0].shape[1]), dtype=parts[0].dtype)
+        for number, part in enumerate(parts):
+            found[order[number * size : number * size + len(part)]] = part
+        return found
 
     return in_blocks
+
+
+def _scores(backbone: Backbone, arrays: Tensors, histories: Ragged, mine: OwnRows | None) -> Tensor:
+    """[b, m] scores of b users, whose sequence model reads `histories`, with rows of their own where they have any."""
+    private = {name: arrays[name] for name in backbone.private}
+    shared = {name: arrays[name] for name in backbone.shared}
+    if isinstance(backbone, SequenceBackbone):
+        private |= _read(backbone, shared, histories, mine)
+    found = backbone.scores(private, shared)
+    if mine is None or not len(mine.rows.values):
+        return found
+    owner, place = mine.rows.row_of_value, positions(mine.rows.lengths)
+    k, width = len(mine.rows), int(mine.rows.lengths.max())
+    of_user: dict[str, Tensor] = {}
+    for name, spec in backbone.shared.items():
+        if spec.by_item:
+            of_user[name] = torch.zeros(k, width, *spec.shape[1:])
+            of_user[name][owner, place] = torch.from_numpy(mine.values[name])
+        else:
+            of_user[name] = shared[name] if shared[name].ndim > len(spec.shape) else shared[name].expand(k, *spec.shape)
+    found[owner, mine.rows.values.astype(np.int64)] = backbone.logits(private, of_user)[owner, place]
+    return found
+
+
+def _read(backbone: SequenceBackbone, shared: Tensors, histories: Ragged, mine: OwnRows | None) -> dict[str, Tensor]:
+    """The state of each user after the newest items of its history."""
+    table = shared["item_embedding"]
+    histories = last(histories, np.minimum(histories.lengths, backbone.settings.max_length))
+    owner, place = histories.row_of_value, positions(histories.lengths)
+    items = np.zeros((len(histories), int(histories.lengths.max(initial=1))), dtype=np.int64)
+    items[owner, place] = histories.values
+    embedded = rows_of(table, torch.from_numpy(items))
+    if mine is not None and len(mine.rows.values):
+        num_items = table.shape[-2]
+        known = mine.rows.row_of_value * num_items + mine.rows.values
+        wanted = owner * num_items + histories.values
+        found = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        there = known[found] == wanted
+        embedded[owner[there], place[there]] = torch.from_numpy(mine.values["item_embedding"][found[there]])
+    return backbone.read(shared, embedded, torch.from_numpy(np.maximum(histories.lengths, 1)))
 
 
 def _whole_catalogue(backbone: Backbone, methods: Sequence[Personalization], positives: Ragged, round_: int) -> Working:

@@ -16,7 +16,7 @@ from bouquet.config import lookup
 from bouquet.errors import ConfigError
 from data_partition.catalogue import DATASETS, Dataset
 from data_partition.fetch import locate
-from data_partition.interactions import Interactions, Repeats, from_table
+from data_partition.interactions import Interactions, Repeats, from_table, sample_users
 from data_partition.negatives import evaluation_candidates, training_negatives
 from data_partition.partition import assign, users_of
 from data_partition.readers.generic import read_file
@@ -38,6 +38,7 @@ __all__ = [
     "load",
     "make_split",
     "ratio",
+    "sample_users",
     "stats",
     "synthetic",
     "training_negatives",
@@ -54,6 +55,8 @@ def load(
     *,
     min_interactions: int = 0,
     repeats: Repeats = "drop",
+    max_users: int = 0,
+    sample_seed: int = 0,
     data_file: str = "",
     user_column: str = "user",
     item_column: str = "item",
@@ -66,6 +69,8 @@ def load(
         data_dir: folder of the set, or a folder of many; "": the per-user cache, where it is downloaded if possible.
         min_interactions: users with fewer distinct items are dropped.
         repeats: repeated (user, item) pairs: "drop" all but the oldest, or "keep" them as events of their own.
+        max_users: a random sample of so many users, and the items that they know; 0: all.
+        sample_seed: of that sample.
         data_file, user_column, item_column, time_column: with name "file"; a time column "" means none.
     Raises:
         ConfigError: there is no such data set, or data_file and name do not fit together.
@@ -76,12 +81,13 @@ def load(
             raise ConfigError("dataset 'file' needs data-file, the path of a CSV, TSV or Parquet file.")
         path = Path(data_file).expanduser()
         raw = read_file(path, user=user_column, item=item_column, time=time_column)
-        return _interactions(path.name, raw, min_interactions, repeats)
+        made = _interactions(path.name, raw, min_interactions, repeats)
+        return sample_users(made, max_users, sample_seed)
     dataset = lookup(DATASETS, "dataset", name)
     if data_file:
         raise ConfigError(f"data-file is read with dataset 'file', not '{name}'.")
     raw = _synthetic_rows() if dataset.read is None else dataset.read(locate(dataset, data_dir))
-    return _interactions(name, raw, min_interactions, repeats)
+    return sample_users(_interactions(name, raw, min_interactions, repeats), max_users, sample_seed)
 
 
 def _interactions(name: str, raw: RawData, min_interactions: int, repeats: Repeats) -> Interactions:

@@ -10,7 +10,7 @@ interacted with, not the whole catalogue of the publisher: the papers count them
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bouquet.errors import ConfigError, DataError
 from bouquet.ragged import Ragged
-from bouquet.randomness import user_keys
+from bouquet.randomness import Purpose, draw, streams, user_keys
 
 Repeats = Literal["drop", "keep"]
 
@@ -139,6 +139,30 @@ def from_table(
         duplicates=int(repeated.sum()),
         dropped_users=int((~kept_users).sum()),
         repeats=repeats,
+    )
+
+
+def sample_users(interactions: Interactions, count: int, seed: int = 0) -> Interactions:
+    """The same data with a random sample of its users, drawn by key: a smaller sample is a part of a larger one.
+
+    Args:
+        count: how many users stay; 0, or as many as there are: all.
+        seed: of the draw.
+    """
+    if count == 0 or count >= interactions.num_users:
+        return interactions
+    ticket = draw(streams(seed, interactions.user_keys, 0, Purpose.USERS), np.array([0]))
+    chosen = np.sort(np.argsort(ticket, kind="stable")[:count])
+    histories = interactions.histories.take(chosen)
+    known = np.unique(histories.values)
+    new_item = np.zeros(interactions.num_items, dtype=np.int64)
+    new_item[known] = np.arange(len(known))
+    return replace(
+        interactions,
+        user_ids=interactions.user_ids[chosen],
+        item_ids=interactions.item_ids[known],
+        histories=Ragged(histories.indptr, new_item[histories.values].astype(np.int32)),
+        titles=tuple(interactions.titles[item] for item in known),
     )
 
 

@@ -75,17 +75,18 @@ class NeuralCollaborativeFiltering(Backbone):
         return logits, pull_back
 
     def scores(self, private: Tensors, shared: Tensors) -> Tensor:
-        per_user = shared["item_embedding"].ndim == 3
         num_items = shared["item_embedding"].shape[-2]
         step = max(1, _SCORE_VALUES // (num_items * sum(self.widths)))
         parts = []
         for start in range(0, len(private["user_embedding"]), step):
             mine = {name: values[start : start + step] for name, values in private.items()}
             count = len(mine["user_embedding"])
-            if per_user:
-                model = {name: values[start : start + step] for name, values in shared.items()}
-            else:
-                model = {name: values.expand(count, *values.shape) for name, values in shared.items()}
+            model = {
+                name: values.expand(count, *values.shape)
+                if values.ndim == len(self.shared[name].shape)
+                else values[start : start + step]
+                for name, values in shared.items()
+            }
             parts.append(self.logits(mine, model))
         return torch.cat(parts)
 

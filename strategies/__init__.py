@@ -5,10 +5,17 @@ from collections.abc import Mapping
 from bouquet.config import Scalar
 from strategies.averaging import FCF, FedAvg
 from strategies.base import BaseStrategy
+from strategies.cf_fedsr_strategy import CFFedSR
 from strategies.fedca_strategy import FedCA
 from strategies.local import Local
 
-STRATEGIES: dict[str, type[BaseStrategy]] = {"fcf": FCF, "fedavg": FedAvg, "fedca": FedCA, "local": Local}
+STRATEGIES: dict[str, type[BaseStrategy]] = {
+    "cf-fedsr": CFFedSR,
+    "fcf": FCF,
+    "fedavg": FedAvg,
+    "fedca": FedCA,
+    "local": Local,
+}
 
 __all__ = ["STRATEGIES", "BaseStrategy", "without_other_methods"]
 

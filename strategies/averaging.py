@@ -43,7 +43,10 @@ class FedAvg(BaseStrategy):
     def aggregate(
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
     ) -> Arrays:
-        mean = mean_change(shared, replies)
+        return self.step(server_round, shared, mean_change(shared, replies))
+
+    def step(self, server_round: int, shared: Arrays, mean: dict[str, NDArray[np.float64]]) -> Arrays:
+        """The shared arrays after the server's step along a mean change."""
         if self.options.server_optimizer == "adam":
             mean = self._adam(server_round, mean)
         rate = self.options.server_learning_rate

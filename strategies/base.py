@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from bouquet.arrays import Arrays, Specs, initial_shared
+from bouquet.arrays import Arrays, Specs, exchanged, initial_shared
 from bouquet.catalogue import read_catalogue
 from bouquet.config import Options, RunConfig
 from bouquet.evaluation import summarise
@@ -80,8 +80,9 @@ class BaseStrategy(Strategy):
     # -- what a method decides -----------------------------------------------------------------------------------
 
     def traveling(self, specs: Specs) -> Specs:
-        """Which of the model's shared arrays the server keeps and sends to all users alike; by default all."""
-        return specs
+        """Which of the model's shared arrays the server keeps and sends to all users alike; by default those that
+        the setting `exchange` says."""
+        return exchanged(specs, self.config.only_embeddings)
 
     def returning(self, specs: Specs) -> Specs:
         """The arrays whose changes come back; by default those that travel."""
@@ -91,17 +92,27 @@ class BaseStrategy(Strategy):
         """What users tell beside their update: names and shapes for one user; -1 stands for any size."""
         return {}
 
+    def evaluation_reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
+        """What users tell beside their metrics; as `reports`."""
+        return {}
+
+    def take_evaluation(self, reply: EvaluateReply, users: NDArray[np.int64]) -> None:
+        """Called for every valid reply to an evaluation, with its users' positions in the roster."""
+
     def prepare(self) -> None:
         """Called once, when the roster is known and before anything is restored or sent."""
 
     def select_users(self, server_round: int) -> NDArray[np.int64]:
         """Positions in the roster of this round's users: a fraction r of those present, without replacement."""
-        present = self.roster.present()
-        size = max(1, round(self.config.fraction_train * len(present)))
+        present, size = self.roster.present(), self.users_per_round()
         if size == len(present):
             return present
         source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING)
         return present[np.sort(source.choice(len(present), size, replace=False))]
+
+    def users_per_round(self) -> int:
+        """How many users train in a round."""
+        return max(1, round(self.config.fraction_train * len(self.roster.present())))
 
     def personal(self, users: NDArray[np.int64]) -> Arrays:
         """Per-user arrays [k, …] for these users, for methods that treat every user differently."""
@@ -227,13 +238,21 @@ class BaseStrategy(Strategy):
         Raises:
             RunFailed: too few users gave a valid reply.
         """
-        received = receive(self._sent, replies, self.roster.users, EvaluateReply.decode, most_evaluate_bytes)
+        reports = self.evaluation_reports(self.roster.specs)
+        received = receive(
+            self._sent,
+            replies,
+            self.roster.users,
+            lambda content: EvaluateReply.decode(content, reports),
+            lambda users: most_evaluate_bytes(users, reports),
+        )
         self.rounds.after(received)
         asked = sum(len(item.users) for item in self._sent)
         require_enough(received, asked, self.config.min_reply_fraction, f"Evaluation of round {server_round}")
         values = np.full((len(self.roster.users), *METRIC_SHAPE), np.nan)
         for reply, users in zip(received.replies, received.users, strict=True):
             values[users] = reply.metrics
+            self.take_evaluation(reply, users)
         means = summarise(values)
         self.best.offer(server_round, means, values)
         self._record |= means
@@ -283,6 +302,8 @@ class BaseStrategy(Strategy):
         result = Result(arrays=arrays)
         empty = ConfigRecord()
         for server_round in range(self.checkpoint_round + 1, num_rounds + 1):
+            if self._has_converged(server_round - 1):
+                break
             begin = time.perf_counter()
             look = self.rounds.begin()
             self.configure_train(server_round, arrays, train_config or empty, grid)
@@ -300,7 +321,9 @@ class BaseStrategy(Strategy):
                 )
                 evaluated = time.perf_counter()
             every = self.config.checkpoint_every
-            due = every and (server_round % every == 0 or server_round == num_rounds)
+            due = every and (
+                server_round % every == 0 or server_round == num_rounds or self._has_converged(server_round)
+            )
             # What was kept of a user that asked to be forgotten is still in the last checkpoint.
             if due or (every and look["forgotten"]):
                 self._checkpoint(
@@ -316,11 +339,16 @@ class BaseStrategy(Strategy):
             }
             self._record["nodes"] = look
             self.directory.append_round(server_round, self._record)
-            event("round", round=server_round, **self._record)
+            event("round", round=server_round, users=self._record["users"], asked=self._record["asked"])
         self.finish()
         return result
 
     # -- inner works ---------------------------------------------------------------------------------------------
+
+    def _has_converged(self, server_round: int) -> bool:
+        """Whether `patience` evaluations have passed without a new best; known from rounds alone, as resuming needs."""
+        waited = (server_round - self.best.round) // self.config.evaluate_every
+        return 0 < self.config.patience <= waited
 
     def _note(self, received: Received, metrics: dict[str, Any]) -> None:
         sizes = self._record["bytes"]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Array, Arrays, Specs, initial_shared
+from bouquet.arrays import Array, Arrays, Specs, exchanged, initial_shared
 from bouquet.methods.fedca import FedCAOptions, interpolate
 from bouquet.randomness import Purpose, generator
 from bouquet.reporting.heatmaps import write_heatmaps
@@ -35,7 +35,7 @@ class FedCA(BaseStrategy):
         return {}
 
     def returning(self, specs: Specs) -> Specs:
-        return specs
+        return exchanged(specs, self.config.only_embeddings)
 
     def reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
         options = self.options
@@ -46,7 +46,7 @@ class FedCA(BaseStrategy):
         return {"features": (vectors, -1 if options.fedca_complementarity == "left" else size)}
 
     def prepare(self) -> None:
-        base = initial_shared(self.roster.specs, self.config.seed)
+        base = initial_shared(self.returning(self.roster.specs), self.config.seed)
         count = len(self.roster.users)
         self.tables = {name: np.repeat(values[None], count, axis=0) for name, values in base.items()}
         self.aggregates = {name: values.copy() for name, values in self.tables.items()}

@@ -51,14 +51,15 @@ class Membership:
         roster: of the first round.
         series: the run series.
         catalogue: what the server publishes, if it does.
-        ttl: seconds after which an unanswered query is given up.
+        patience: seconds after which an unanswered query is sent once more. Messages themselves do not expire: a device
+            whose clock is wrong would have all its replies refused.
     """
 
     def __init__(
-        self, grid: Grid, roster: Roster, series: str, catalogue: Catalogue | None = None, ttl: float = 300.0
+        self, grid: Grid, roster: Roster, series: str, catalogue: Catalogue | None = None, patience: float = 300.0
     ) -> None:
         self.roster = roster
-        self._grid, self._series, self._catalogue, self._ttl = grid, series, catalogue, ttl
+        self._grid, self._series, self._catalogue, self._patience = grid, series, catalogue, patience
         self._asked: dict[str, tuple[int, float]] = {}
         self._refused: dict[int, str] = {}
         self._again: set[int] = set()
@@ -86,7 +87,7 @@ class Membership:
             if node != NOWHERE and not not_from(node, message):
                 self._hear(node, message, changes)
         now = time.monotonic()
-        self._asked = {key: (node, sent) for key, (node, sent) in self._asked.items() if now - sent < self._ttl}
+        self._asked = {key: (node, sent) for key, (node, sent) in self._asked.items() if now - sent < self._patience}
         changes.left = sorted(self.nodes - online - self.roster.absent)
         self.set_aside(changes.left)
         waiting = {node for node, _ in self._asked.values()}
@@ -94,7 +95,7 @@ class Membership:
         wanted = (online - present) | (self._again & online)
         self._again -= online
         messages = [
-            roster_query(node, self._series, self._catalogue, node in self._waiting, self._ttl)
+            roster_query(node, self._series, self._catalogue, node in self._waiting)
             for node in sorted(wanted - waiting)
         ]
         if messages:

@@ -118,7 +118,7 @@ class Roster:
         )
 
 
-def roster_query(node: int, series: str, catalogue: Catalogue | None, send: bool, ttl: float | None = None) -> Message:
+def roster_query(node: int, series: str, catalogue: Catalogue | None, send: bool) -> Message:
     """Ask a node whom it hosts.
 
     Args:
@@ -127,7 +127,7 @@ def roster_query(node: int, series: str, catalogue: Catalogue | None, send: bool
     """
     edition = catalogue.edition if catalogue else ""
     request = RosterRequest(series, edition, catalogue if send else None)
-    return Message(request.encode(), dst_node_id=node, message_type=ROSTER, ttl=ttl)
+    return Message(request.encode(), dst_node_id=node, message_type=ROSTER)
 
 
 def needs_catalogue(answer: RosterReply, catalogue: Catalogue | None) -> bool:

@@ -13,9 +13,15 @@ from scipy.sparse import csr_matrix
 from bouquet.config import RunConfig, Scalar, lookup, own
 from bouquet.engines.local import LocalRun
 from bouquet.evaluation import evaluate_users, standard_error, summarise
+from bouquet.ragged import Ragged
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.host import Histories, histories_of, interactions_of
-from models.centralized import CENTRALIZED
+from client_app.using import one_after_another
+from models.centralized import CENTRALIZED, SEQUENTIAL, SequentialModel
+from models.centralized.base import ScoreUsers, ValidationScore
+
+# The epoch of a sequence model is chosen on so many users: the whole catalogue is scored for each of them.
+_VALIDATION_USERS = 2000
 
 
 def comparison_rows(settings: Mapping[str, Scalar], names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -40,29 +46,62 @@ def comparison_rows(settings: Mapping[str, Scalar], names: Sequence[str]) -> dic
 
 def centralized_row(config: RunConfig, name: str) -> dict[str, Any]:
     """A model that sees all training data at once, evaluated like every other one."""
-    model = lookup(CENTRALIZED, "centralised model", name)()
+    model = lookup({**CENTRALIZED, **SEQUENTIAL}, "centralised model", name)()
     histories = histories_of(interactions_of(config), config)
     try:
-        values = evaluate_centralized(model, histories, config.seed)
+        values = evaluate_centralized(model, histories, config.seed, config.repeats == "drop")
     except ValueError as error:
         return {"unavailable": str(error)}
     return _row(values)
 
 
-def evaluate_centralized(model: Any, histories: Histories, seed: int) -> NDArray[np.float64]:
-    """Per-user metrics [n, parts, candidate sets, metrics] of a centralised model."""
+def evaluate_centralized(
+    model: Any, histories: Histories, seed: int, exclude_known: bool = True
+) -> NDArray[np.float64]:
+    """Per-user metrics [n, parts, candidate sets, metrics] of a centralised model, fitted here.
+
+    A sequence model chooses its epoch on validation, and at test it has read the validation item too.
+    """
     train = histories.train
-    shape = (len(histories.users), histories.num_items)
+    parts: dict[str, Any] = {
+        "num_items": histories.num_items,
+        "train": train,
+        "validation": histories.validation,
+        "test": histories.test,
+        "candidates": histories.candidates,
+        "exclude_known": exclude_known,
+    }
+    if isinstance(model, SequentialModel):
+        longer = one_after_another(train, histories.validation)
+        model.fit(train, histories.num_items, seed=seed, validation_score=_validation_score(histories, exclude_known))
+        before = {"validation": train, "test": longer}
+        blocks = {part: lambda rows, read=read: model.scores_after(read.take(rows)) for part, read in before.items()}
+        return evaluate_users(blocks, **parts)
     ones = np.ones(len(train.values), dtype=np.float32)
-    model.fit(csr_matrix((ones, train.values, train.indptr), shape=shape), seed=seed)
-    return evaluate_users(
-        model.scores,
-        num_items=histories.num_items,
-        train=train,
-        validation=histories.validation,
-        test=histories.test,
-        candidates=histories.candidates,
-    )
+    matrix = csr_matrix((ones, train.values, train.indptr), shape=(len(histories.users), histories.num_items))
+    model.fit(matrix, seed=seed)
+    return evaluate_users(model.scores, **parts)
+
+
+def _validation_score(histories: Histories, exclude_known: bool) -> ValidationScore:
+    """NDCG@10 over the whole catalogue, of the first users who hold something out."""
+    some = np.flatnonzero(histories.validation.lengths)[:_VALIDATION_USERS]
+    train, held_out = histories.train.take(some), histories.validation.take(some)
+    nothing = Ragged.from_lengths(np.zeros(len(some)), [])
+
+    def score(scores: ScoreUsers) -> float:
+        values = evaluate_users(
+            lambda rows: scores(some[rows]),
+            num_items=histories.num_items,
+            train=train,
+            validation=held_out,
+            test=nothing,
+            candidates={"validation": histories.candidates["validation"].take(some), "test": nothing},
+            exclude_known=exclude_known,
+        )
+        return summarise(values)["validation"]["full"]["NDCG@10"]
+
+    return score
 
 
 def _local_row(settings: Mapping[str, Scalar]) -> dict[str, Any]:

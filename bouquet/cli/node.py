@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+from bouquet.deployment.supervise import end, start, supervise
 from bouquet.device import Device
 from bouquet.errors import ConfigError, RunFailed, StateError
 from bouquet.files import write_atomically
 from bouquet.history import read_history
 from bouquet.sealing import read_seal
-
-# A SuperNode that ends (its key is not registered yet, the SuperLink speaks to nobody) is started again, ever later.
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
-STEADY_SECONDS = 30.0
 
 
 def node_command(
@@ -44,15 +39,7 @@ def node_command(
     folder = _keys(state, settings, authority)
     if settings.get("forgotten"):
         print("This device asked to be forgotten and only tells the server so. Begin anew in another --state.")
-    pause = FIRST_PAUSE
-    while True:
-        begin = time.monotonic()
-        status = _supernode(superlink, state, folder, settings).wait()
-        if time.monotonic() - begin > STEADY_SECONDS:
-            pause = FIRST_PAUSE
-        print(f"The SuperNode ended with status {status}; it is started again in {pause:.0f} s.", file=sys.stderr)
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+    supervise(*_supernode(superlink, state, folder, settings))
 
 
 def forget_command(state: Path, superlink: str, wait: float) -> None:
@@ -70,14 +57,14 @@ def forget_command(state: Path, superlink: str, wait: float) -> None:
     if settings.get("told"):
         print("The server knows.")
         return
-    process = _supernode(superlink, state, _folder(state, settings), settings) if superlink else None
+    process = start(*_supernode(superlink, state, _folder(state, settings), settings)) if superlink else None
     deadline = time.monotonic() + wait
     try:
         while not device.settings().get("told") and time.monotonic() < deadline:
             time.sleep(0.5)
     finally:
         if process:
-            _end(process)
+            end(process)
     if not device.settings().get("told"):
         raise RunFailed(
             f"No run asked this device within {wait:g} s, so the server was not told yet. Run the command again while "
@@ -156,8 +143,9 @@ def _keys(state: Path, settings: dict[str, str], authority: Path | None) -> Path
     return folder
 
 
-def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
-    # Here, so that `bouquet recommend` does without Flower.
+def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the device's SuperNode."""
+    # Here, so that `bouquet recommend` does without.
     from bouquet.engines.ports import free_port
     from bouquet.engines.release import EXECUTOR_POLL, quiet_environment, supernode_command
 
@@ -168,22 +156,6 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
         "state-dir": str(state.absolute()),
         "state-key": str((keys / "state.key").absolute()),
     }
-    environment = {**os.environ, **quiet_environment(), **EXECUTOR_POLL, "FLWR_HOME": str(state.absolute() / "flower")}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    command = supernode_command(superlink, keys.absolute(), config, free_port())
-    process = subprocess.Popen(command, env={**environment, "PATH": path}, stdin=subprocess.DEVNULL)
-
-    def end(number: int, frame: object) -> None:
-        _end(process)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, end)
-    return process
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    environment = {**quiet_environment(), **EXECUTOR_POLL, "FLWR_HOME": str(state.absolute() / "flower"), "PATH": path}
+    return supernode_command(superlink, keys.absolute(), config, free_port()), environment

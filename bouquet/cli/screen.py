@@ -60,7 +60,7 @@ class Screen:
         """What starts on a deployment, whose data only the nodes can count."""
         self._place = 0
         self.rounds = config.num_server_rounds
-        where = "the nodes' own data" if config.dataset == "file" else config.dataset
+        where = "devices" if config.catalogue_file else config.dataset
         self.console.print(
             f"bouquet · {config.strategy} on {where} · {config.min_nodes} nodes or more · SuperLink and SuperNodes",
             soft_wrap=True,

@@ -32,7 +32,7 @@ from bouquet.evaluation import fairness, standard_error, summarise
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.host import histories_of, interactions_of
 from data_partition import Interactions
-from models.centralized import CENTRALIZED
+from models.centralized import CENTRALIZED, SEQUENTIAL
 
 # Where things are and how long to wait for them: a cell is the same cell whatever these are.
 CIRCUMSTANCES = {
@@ -147,9 +147,10 @@ def _run_centralized(cell: Cell, directory: RunDirectory) -> None:
     config = own(cell.settings, RunConfig)
     directory.create(cell.settings, {"engine": "centralized", "model": cell.row.centralized})
     try:
+        model = {**CENTRALIZED, **SEQUENTIAL}[cell.row.centralized]
         interactions = interactions_of(config)
         histories = histories_of(interactions, config)
-        values = evaluate_centralized(CENTRALIZED[cell.row.centralized](), histories, config.seed)
+        values = evaluate_centralized(model(), histories, config.seed, config.repeats == "drop")
     except Exception as error:
         directory.write_summary({"status": "failed", "error": str(error)})
         raise

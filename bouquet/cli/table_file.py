@@ -36,7 +36,7 @@ from bouquet.cli.settings import option_classes, parse_pairs, read_config_file, 
 from bouquet.config import Scalar, check, defaults, did_you_mean, lookup
 from bouquet.errors import ConfigError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
-from models.centralized import CENTRALIZED
+from models.centralized import CENTRALIZED, SEQUENTIAL
 
 # What a centralised row depends on, beside its seed. Its negatives are always honest and it has no nodes.
 CENTRALIZED_KEYS = (
@@ -47,12 +47,23 @@ CENTRALIZED_KEYS = (
     "item-column",
     "time-column",
     "min-interactions",
+    "max-users",
+    "repeats",
     "split",
     "hold-out",
     "split-seed",
 )
 # Rows whose users are not the same, or hide other items, are no table.
-SHARED_KEYS = ("dataset", "data-file", "min-interactions", "split", "hold-out", "split-seed")
+SHARED_KEYS = (
+    "dataset",
+    "data-file",
+    "min-interactions",
+    "max-users",
+    "repeats",
+    "split",
+    "hold-out",
+    "split-seed",
+)
 # These belong to the cell.
 RESERVED_KEYS = ("seed", "out", "resume", "state-dir")
 # Closed forms: another seed gives the same numbers.
@@ -200,7 +211,7 @@ def _check_names(table: TableFile) -> None:
         for candidates, figures in row.printed.items():
             _lookup_figures([candidates], figures)
         if row.centralized:
-            lookup(CENTRALIZED, "centralised model", row.centralized)
+            lookup({**CENTRALIZED, **SEQUENTIAL}, "centralised model", row.centralized)
             if row.config or row.settings:
                 raise ConfigError(
                     f"row '{row.name}' is centralised: it takes the data settings of the table, and no config or "

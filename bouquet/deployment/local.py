@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -141,7 +142,8 @@ class LocalDeployment:
         node = plan.nodes[name]
         home.mkdir(parents=True, exist_ok=True)
         config = {**node.config, "state-key": str(self.keys / "nodes" / name / "state.key")}
-        self._start(name, home, supernode_command(plan.fleet, self.keys / "nodes" / name, config, node.port))
+        command = supernode_command(plan.fleet, self.keys / "nodes" / name, config, node.port)
+        self._start(name, home, [sys.executable, "-m", "bouquet.deployment.supervise", *command])
 
     def await_online(self, names: Sequence[str]) -> None:
         """Wait until the SuperLink sees all of these nodes.

@@ -20,7 +20,7 @@ from bouquet.errors import RunFailed
 POLL_SECONDS = 0.2
 # `flwr ls` starts a Python of its own; the results folder tells sooner, this only catches a ServerApp that vanished.
 STATUS_SECONDS = 15.0
-END_SECONDS = 60.0
+END_SECONDS = 120.0
 CONNECTION = "bouquet"
 
 

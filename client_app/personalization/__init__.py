@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from bouquet.config import RunConfig, Scalar, lookup, own
 from bouquet.errors import ConfigError
 from client_app.personalization.base import Personalization
+from client_app.personalization.cf_fedsr import InterestsAndTuning
 from client_app.personalization.fedca import MixedTable
 from models import Backbone
 
 PERSONALIZATIONS: dict[str, type[Personalization] | None] = {"none": None}
 """The values of the setting 'personalization'; 'none' uses the shared model as it is."""
 
-DEVICE_SIDES: dict[str, type[Personalization]] = {"fedca": MixedTable}
+DEVICE_SIDES: dict[str, type[Personalization]] = {"cf-fedsr": InterestsAndTuning, "fedca": MixedTable}
 """Strategies that come with a device side."""
 
 

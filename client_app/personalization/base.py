@@ -73,6 +73,19 @@ class Changes:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """Fine-tuning before use: the device recommends with γ w_local + (1 - γ) w.
+
+    Attributes:
+        epochs: passes over the user's samples.
+        gamma: γ, the share of the fine-tuned model.
+    """
+
+    epochs: int
+    gamma: float
+
+
+@dataclass(frozen=True)
 class Batch:
     """The samples of one step: b entries for each of k users, which refer to the R rows that are worked on.
 
@@ -135,12 +148,16 @@ class Personalization:
         rates: learning rates of arrays that do not take the run's, by name.
         whole_table: a loss reads or moves every row, so all rows are worked on.
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
+        tuning: how the device fine-tunes what it recommends with; None: it does not.
+        needs_validation: `validation_reports` is asked for.
     """
 
     options_class: type[Options] = Options
     kept: frozenset[str] = frozenset()
     whole_table = False
     norms_of: tuple[str, ...] = ()
+    tuning: Tuning | None = None
+    needs_validation = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         self.backbone, self.config, self.options = backbone, config, options
@@ -196,6 +213,24 @@ class Personalization:
             users: [k] keys.
             positives, negatives: [k] rows of this round's training items.
             noise_seed: of noise that protects what is reported.
+        """
+        return {}
+
+    def validation_reports(self, metrics: NDArray[np.float64]) -> dict[str, NDArray[np.float32]]:
+        """What each user tells of how well training has served it.
+
+        Args:
+            metrics: [k, candidate sets, metrics] of the trained model on what the users hold out for validation; NaN
+                for a user who holds out nothing.
+        """
+        return {}
+
+    def evaluation_reports(self, given: Given, positives: Ragged) -> dict[str, NDArray[np.float32]]:
+        """What each user tells beside its metrics when it is evaluated: [k, …] each.
+
+        Args:
+            given: as `deploy` left it.
+            positives: [k] rows of training items, oldest first.
         """
         return {}
 

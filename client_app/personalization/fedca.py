@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bouquet.arrays import Array, ArraySpec
+from bouquet.arrays import Array, ArraySpec, exchanged
 from bouquet.config import Options, RunConfig
 from bouquet.errors import WireError
 from bouquet.methods.fedca import FedCAOptions, interpolate
@@ -38,7 +38,8 @@ class MixedTable(Personalization):
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
-        self.fixed = {f"aggregate/{name}": spec for name, spec in backbone.shared.items()}
+        self.mixed = exchanged(backbone.shared, config.only_embeddings)
+        self.fixed = {f"aggregate/{name}": spec for name, spec in self.mixed.items()}
 
     @property
     def whole_table(self) -> bool:  # type: ignore[override]
@@ -49,13 +50,13 @@ class MixedTable(Personalization):
         return self.options.fedca_proximal > 0
 
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
-        for name, spec in self.backbone.shared.items():
+        for name, spec in self.mixed.items():
             aggregate = _checked(personal, name, spec, len(first))
             mixed = interpolate(given.own[name], aggregate, self.options.fedca_rho)
             mixed[first] = aggregate[first]
             given = given.with_own(name, mixed, reported=True)
         if self.options.fedca_proximal > 0 or self.options.ldp_delta > 0:
-            given = replace(given, anchors={f"aggregate/{name}": personal[name] for name in self.backbone.shared})
+            given = replace(given, anchors={f"aggregate/{name}": personal[name] for name in self.mixed})
         return given
 
     def deploy(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
@@ -66,7 +67,7 @@ class MixedTable(Personalization):
         """λ ‖Q_u - Q_u^g‖², squared Frobenius, over everything that is shared."""
         total = [
             (arrays[name] - arrays[f"aggregate/{name}"]).square().flatten(1).sum(dim=1)
-            for name in self.backbone.shared
+            for name in self.mixed
         ]  # fmt: skip
         return self.options.fedca_proximal * sum(total[1:], start=total[0])
 
@@ -103,7 +104,7 @@ class MixedTable(Personalization):
             return changes
         members, m = changes.users, next(spec.shape[0] for spec in self.backbone.shared.values() if spec.by_item)
         by_item, dense = {}, {}
-        for place, (name, spec) in enumerate(sorted(self.backbone.shared.items())):
+        for place, (name, spec) in enumerate(sorted(self.mixed.items())):
             values = given.own[name][members] - given.anchors[f"aggregate/{name}"][members]
             stream = streams(noise_seed + place, users[members], round_, Purpose.NOISE)
             values = (values + laplace(stream, spec.size, delta).reshape(values.shape)).astype(np.float32)

@@ -10,11 +10,15 @@ import torch
 from bouquet.ragged import Ragged
 from client_app.personalization.base import Batch, Changes
 from client_app.training.objective import losses, working_rows
+from client_app.training.sequences import newest, sequence_batch
 from client_app.training.task import LocalTask, batch_order
+from models import SequenceBackbone
 
 
 def train_loop(task: LocalTask) -> Iterator[Changes]:
     """Train the users one after another; yields one `Changes` per user."""
+    if isinstance(task.backbone, SequenceBackbone):
+        task = newest(task)
     items = task.items()
     for user in range(len(task.users)):
         yield _train_user(task, user, items.row(user))
@@ -22,7 +26,6 @@ def train_loop(task: LocalTask) -> Iterator[Changes]:
 
 def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
     options = task.options
-    index, labels = _samples(task, user, rows)
     start = {
         name: task.of_user(name, user, rows if task.by_item(name) else None) for name in (*task.trained, *task.fixed)
     }
@@ -35,22 +38,18 @@ def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
     optimizer = (torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD)(groups)
 
     loss = before = float("nan")
-    for epoch in range(options.local_epochs if len(index) else 0):
-        order = np.arange(len(index))
-        if len(order) > options.batch_size:
-            lengths = np.array([len(order)])
-            order = batch_order(task.users[user : user + 1], lengths, task.seed, task.round, epoch, options.batch_size)
-        total = 0.0
-        for begin in range(0, len(order), options.batch_size):
-            these = torch.from_numpy(order[begin : begin + options.batch_size])
-            positive = labels[these][None]
-            batch = Batch(positive, 1 - positive, torch.full((1,), len(these)), index[these][None])
+    for epoch in range(options.local_epochs if len(rows) else 0):
+        total = samples = 0.0
+        for batch in _batches(task, user, rows, epoch):
             recommendation, added = losses(task, arrays, batch, working)
             optimizer.zero_grad()
             (recommendation + added).sum().backward()
             optimizer.step()
-            total += float(recommendation.detach()) * len(these)
-        loss = total / len(order)
+            total += float(recommendation.detach()) * float(batch.size)
+            samples += float(batch.size)
+        if samples == 0:
+            break
+        loss = total / samples
         if abs(before - loss) <= options.early_stop_tolerance * abs(before) and options.early_stop_tolerance > 0:
             break
         before = loss
@@ -69,6 +68,25 @@ def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
         dense={name: values[None] for name, values in change.items() if not task.by_item(name)},
         loss=np.array([loss]),
     )
+
+
+def _batches(task: LocalTask, user: int, rows: np.ndarray, epoch: int) -> Iterator[Batch]:
+    """The steps of an epoch."""
+    if isinstance(task.backbone, SequenceBackbone):
+        own_rows = Ragged.from_lengths([len(rows)], rows)
+        batch = sequence_batch(task, np.array([user]), own_rows, epoch, torch.device("cpu"))
+        if float(batch.size):
+            yield batch
+        return
+    size = task.options.batch_size
+    index, labels = _samples(task, user, rows)
+    order = np.arange(len(index))
+    if len(order) > size:
+        order = batch_order(task.users[user : user + 1], np.array([len(order)]), task.seed, task.round, epoch, size)
+    for begin in range(0, len(order), size):
+        these = torch.from_numpy(order[begin : begin + size])
+        positive = labels[these][None]
+        yield Batch(positive, 1 - positive, torch.full((1,), len(these)), index[these][None])
 
 
 def _samples(task: LocalTask, user: int, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

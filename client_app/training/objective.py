@@ -10,7 +10,9 @@ from torch import Tensor
 
 from bouquet.ragged import Ragged, positions
 from client_app.personalization.base import Batch, Tensors, Working
+from client_app.training.sequences import SequenceBatch
 from client_app.training.task import LocalTask
+from models import SequenceBackbone
 
 
 def losses(task: LocalTask, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensor, Tensor]:
@@ -26,8 +28,12 @@ def losses(task: LocalTask, arrays: Tensors, batch: Batch, working: Working) -> 
         seen = method.view(seen, working)
     backbone = task.backbone
     private = {name: seen[name] for name in backbone.private}
-    shared = {name: batch.pick(seen[name]) if spec.by_item else seen[name] for name, spec in backbone.shared.items()}
-    logits = backbone.logits(private, shared)
+    if isinstance(batch, SequenceBatch):
+        assert isinstance(backbone, SequenceBackbone)
+        logits = batch.logits(backbone, {name: seen[name] for name in backbone.shared})
+    else:
+        shared = {n: batch.pick(seen[n]) if spec.by_item else seen[n] for n, spec in backbone.shared.items()}
+        logits = backbone.logits(private, shared)
     size = batch.size.clamp(min=1)
     recommendation = sample_losses(logits, batch) / size
     added = torch.zeros_like(recommendation)

@@ -12,6 +12,7 @@ Users of a chunk are padded to the longest; a user without samples in a step is 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,18 +22,27 @@ from torch import Tensor
 from bouquet.ragged import Ragged, positions
 from client_app.personalization.base import Batch, Changes, Working
 from client_app.training.objective import losses, sample_losses, working_rows
+from client_app.training.sequences import newest, samples_of, sequence_batch
 from client_app.training.task import LocalTask, batch_order
+from models import SequenceBackbone
 
 # Chunks that fit the second-level cache are fastest; see benchmarks.
 CHUNK_VALUES = 250_000
+# A recurrent network takes many small steps, whose fixed cost more users share.
+SEQUENCE_CHUNK_VALUES = 4_000_000
 
 
 def train_stacked(task: LocalTask) -> Iterator[Changes]:
     """Train chunks of users of like size; yields one `Changes` per chunk."""
+    sequential = isinstance(task.backbone, SequenceBackbone)
+    if sequential:
+        task = newest(task)
     items = task.items()
     samples = task.positives.lengths + task.negatives.lengths
-    batches = -(-samples // task.options.batch_size)
-    order = np.lexsort((items.lengths, batches))
+    # What users of a chunk are padded to: a sequence is one step, however long.
+    steps = task.positives.lengths if sequential else -(-samples // task.options.batch_size)
+    order = np.lexsort((items.lengths, steps))
+    kind, limit = (SequenceChunk, SEQUENCE_CHUNK_VALUES) if sequential else (Chunk, CHUNK_VALUES)
     specs = [task.specs[name] for name in (*task.trained, *task.fixed)]
     width = max(sum(spec.size for spec in specs if spec.by_item) // task.num_items, 1)
     dense = sum(spec.size for spec in specs if not spec.by_item)
@@ -40,14 +50,14 @@ def train_stacked(task: LocalTask) -> Iterator[Changes]:
     for stop in range(1, len(order) + 1):
         if stop < len(order):
             longest = int(items.lengths[order[stop]])
-            if (stop + 1 - start) * (longest * width + dense) <= CHUNK_VALUES:
+            if (stop + 1 - start) * (longest * width + dense) <= limit:
                 continue
         users = order[start:stop]
-        yield _Chunk(task, users, items.take(users)).train()
+        yield kind(task, users, items.take(users)).train()
         start = stop
 
 
-class _Chunk:
+class Chunk:
     """The users of one stack.
 
     Shapes: c users, r rows of the user with most of them; tables [c, r, …].
@@ -59,6 +69,7 @@ class _Chunk:
         self.owner = rows.row_of_value
         self.place = positions(rows.lengths)
         self.device = torch.device(task.options.device)
+        self.by_autograd = bool(task.personalizations)
         positives, negatives = task.positives.take(users), task.negatives.take(users)
         self.sample_lengths = positives.lengths + negatives.lengths
         self._index_samples(positives, negatives)
@@ -121,7 +132,7 @@ class _Chunk:
             cost as much as the gradient.
         """
         found = torch.zeros(len(self.users), dtype=torch.float64)
-        if self.task.personalizations:
+        if self.by_autograd:
             recommendation, added = losses(self.task, arrays, batch, working)
             total = (recommendation + added).sum()
             gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
@@ -186,7 +197,10 @@ class _Chunk:
             stacked[self.owner, self.place] = task.own(name)[self.users[self.owner], self.rows.values]
         else:
             stacked[self.owner, self.place] = common[self.rows.values]
-        return _columns_first(torch.from_numpy(stacked).to(self.device))
+        return self._arranged(torch.from_numpy(stacked).to(self.device))
+
+    def _arranged(self, table: Tensor) -> Tensor:
+        return _columns_first(table)
 
     def _put_back(self, weights: dict[str, Tensor]) -> None:
         self.before = {}
@@ -213,10 +227,26 @@ class _Chunk:
         return flat[torch.from_numpy(self.owner * self.num_rows + self.place).to(self.device)].cpu().numpy()
 
 
+class SequenceChunk(Chunk):
+    """The users of one stack, whose backbone reads sequences: one step per epoch."""
+
+    def _index_samples(self, positives: Ragged, negatives: Ragged) -> None:
+        self.by_autograd = True
+        self.sample_lengths = samples_of(self.task)[self.users]
+
+    def _batches(self, epoch: int) -> Iterator[Batch]:
+        if self.sample_lengths.any():
+            yield sequence_batch(self.task, self.users, self.rows, epoch, self.device)
+
+    def _arranged(self, table: Tensor) -> Tensor:
+        return table  # rows are looked up one by one
+
+
 def _only(batch: Batch, running: Tensor) -> Batch:
     """The batch without the samples of users that have stopped."""
     mask = running.to(batch.positive)
-    return Batch(batch.positive * mask.unsqueeze(1), batch.negative * mask.unsqueeze(1), batch.size * mask)
+    masked = {"positive": batch.positive * mask.unsqueeze(1), "negative": batch.negative * mask.unsqueeze(1)}
+    return replace(batch, **masked, size=batch.size * mask)
 
 
 def _filled(weights: dict[str, Tensor], gradients: tuple[Tensor | None, ...]) -> dict[str, Tensor]:

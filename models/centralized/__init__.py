@@ -8,6 +8,7 @@ from models.centralized.ease import EASE, EASEParameters
 from models.centralized.factorization import MFBCE, MFBPR, FactorizationParameters
 from models.centralized.itemknn import ItemKNN, ItemKNNParameters
 from models.centralized.popularity import Popularity, PopularityParameters
+from models.centralized.sequential import CentralGRU4Rec, CentralSASRec, SequentialModel, SequentialParameters
 
 CENTRALIZED: dict[str, type[CentralizedModel]] = {
     "popularity": Popularity,
@@ -17,11 +18,17 @@ CENTRALIZED: dict[str, type[CentralizedModel]] = {
     "mf-bpr": MFBPR,
 }
 
+SEQUENTIAL: dict[str, type[SequentialModel]] = {"gru4rec": CentralGRU4Rec, "sasrec": CentralSASRec}
+"""Models of histories in order: `SEQUENTIAL[name]().fit(histories, num_items).scores_after(histories)`."""
+
 __all__ = [
     "CENTRALIZED",
     "EASE",
     "MFBCE",
     "MFBPR",
+    "SEQUENTIAL",
+    "CentralGRU4Rec",
+    "CentralSASRec",
     "CentralizedModel",
     "EASEParameters",
     "FactorizationParameters",
@@ -29,4 +36,6 @@ __all__ = [
     "ItemKNNParameters",
     "Popularity",
     "PopularityParameters",
+    "SequentialModel",
+    "SequentialParameters",
 ]

@@ -158,3 +158,15 @@ def test_noise_without_a_clip_has_no_scale():
 def test_a_secret_is_needed_for_secret_draws(tmp_path):
     with pytest.raises(Exception, match="secret-draws needs a secret on every node"):
         run_here(tmp_path / "run", small_settings(tmp_path, secret_draws=True), 2)
+
+
+def test_a_protected_run_is_the_same_however_it_is_spread(tmp_path):
+    """Every user's update is clipped, hidden and noised on its own, on any node."""
+    from tests.runs.helpers import last_checkpoint
+
+    given = {"update_clip": 0.5, "update_noise": 0.1, "decoy_rows": 4, "num_server_rounds": 3}
+    tables = [
+        last_checkpoint(run_here(tmp_path / str(nodes), small_settings(tmp_path, **given), nodes)).shared
+        for nodes in (1, 40)
+    ]
+    np.testing.assert_allclose(tables[0]["item_embedding"], tables[1]["item_embedding"], atol=2e-5)
