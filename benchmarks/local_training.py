@@ -1,8 +1,9 @@
 """Users trained per second on one core, by backend: `python -m benchmarks.local_training [--quick] [--json]`.
 
-All backends train the same users from the same start with the same negatives, in turn within each repetition, so
-that a slow moment of the machine meets all of them. The loop prepares its data once, outside the measured time,
-like the others; where it would take too long it trains a sample of the users, spread evenly over their sizes.
+All backends train from the same start with the same negatives, in turn within each repetition, so that a slow moment
+of the machine meets all of them. Time is processor time of one thread, which other programs on the machine change
+little. A backend that would take too long trains a sample of the users: the middle ones of equally many users each,
+by size, which keeps the mean.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -31,7 +32,10 @@ from data_partition import training_negatives
 from models import BACKBONES
 
 LOCAL_EPOCHS = 10
-LOOP_USERS = 48
+# How many users a backend trains; the others train all.
+SAMPLES = {"loop": 48, "torch": 480}
+# Under SGD the defaults; under Adam what FedCA's paper uses, because the defaults make it diverge.
+RATES: dict[str, dict[str, float]] = {"sgd": {}, "adam": {"learning_rate": 0.01, "user_learning_rate": 0.0}}
 
 
 def make_task(
@@ -43,7 +47,7 @@ def make_task(
     keys, train = histories.users[users], histories.train.take(users)
     spec = backbone.private["user_embedding"]
     options: dict[str, Any] = {"batch_size": batch_size, "optimizer": optimizer, "local_epochs": LOCAL_EPOCHS}
-    options |= further
+    options |= {**RATES[optimizer], **further}
     return LocalTask(
         backbone=backbone,
         options=TrainingOptions(**options),
@@ -57,18 +61,20 @@ def make_task(
     )
 
 
-def seconds(backend: str, task: LocalTask) -> float:
-    """Wall time of training all users of a task."""
-    start = time.perf_counter()
+def seconds(backend: str, task: LocalTask, clock: Callable[[], float] = time.process_time) -> float:
+    """Time of training all users of a task."""
+    start = clock()
     for _ in BACKENDS[backend](task):
         pass
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def spread(histories_lengths: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """`count` users whose sizes are spread like those of all: every n-th user by size."""
-    order = np.argsort(histories_lengths, kind="stable")
-    return np.sort(order[np.linspace(0, len(order) - 1, min(count, len(order))).astype(int)])
+def spread(lengths: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """`count` users whose sizes are spread like those of all."""
+    if count >= len(lengths):
+        return np.arange(len(lengths))
+    order = np.argsort(lengths, kind="stable")
+    return np.sort(order[((np.arange(count) + 0.5) * len(order) / count).astype(int)])
 
 
 def measure(
@@ -77,7 +83,7 @@ def measure(
     batches: Sequence[int],
     optimizers: Sequence[str],
     repetitions: int,
-    loop_users: int = LOOP_USERS,
+    samples: Mapping[str, int] = SAMPLES,
 ) -> list[dict[str, Any]]:
     """All combinations; one row per backend with its users per second and its ratio to the loop."""
     torch.set_num_threads(1)
@@ -85,16 +91,12 @@ def measure(
     rows = []
     for name in shapes:
         data = shape(name)
-        everyone = np.arange(len(data.histories.users))
-        sample = spread(data.histories.train.lengths, loop_users)
+        lengths = data.histories.train.lengths
+        chosen = {backend: spread(lengths, samples.get(backend, len(lengths))) for backend in BACKENDS}
         for size, batch, optimizer in product(sizes, batches, optimizers):
-            tasks = {
-                backend: make_task(data, sample if backend == "loop" else everyone, size, batch, optimizer)
-                for backend in BACKENDS
-            }
-            for backend, task in tasks.items():
-                if backend != "loop":
-                    seconds(backend, task)  # compile, and fill caches
+            tasks = {backend: make_task(data, users, size, batch, optimizer) for backend, users in chosen.items()}
+            seconds("numba", tasks["numba"])  # compile
+            seconds("torch", make_task(data, chosen["loop"], size, batch, optimizer))
             rates: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
             for _ in range(repetitions):
                 for backend, task in tasks.items():
@@ -109,6 +111,7 @@ def measure(
                         "batch_size": batch,
                         "optimizer": optimizer,
                         "backend": backend,
+                        "users": len(chosen[backend]),
                         "users_per_second": round(statistics.median(found), 1),
                         "ratio_to_loop": round(statistics.median(ratios), 2),
                         "ratio_to_loop_min": round(min(ratios), 2),
@@ -120,12 +123,43 @@ def measure(
 
 def quick() -> list[dict[str, Any]]:
     """A look in under a minute."""
-    return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], repetitions=3, loop_users=24)
+    return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], 3, samples={"loop": 24, "torch": 120})
 
 
 def full() -> list[dict[str, Any]]:
     """Everything."""
     return measure(["ml-100k", "ml-1m"], [16, 32], [256, 2048], ["sgd", "adam"], repetitions=5)
+
+
+def on_gpu(repetitions: int = 5) -> list[dict[str, Any]]:
+    """The torch backend on the GPU beside the same on one core of the processor, in wall time; nothing without one."""
+    if not torch.cuda.is_available():
+        return []
+    torch.set_num_threads(1)
+    rows = []
+    for name, size in (("ml-100k", 16), ("ml-1m", 32)):
+        data = shape(name)
+        users = spread(data.histories.train.lengths, SAMPLES["torch"])
+        for batch in (256, 2048):
+            tasks = {device: make_task(data, users, size, batch, "sgd", device=device) for device in ("cpu", "cuda")}
+            times: dict[str, list[float]] = {device: [] for device in tasks}
+            for _ in range(repetitions + 1):
+                for device, task in tasks.items():
+                    times[device].append(seconds("torch", task, time.perf_counter))
+            ratios = [cpu / cuda for cpu, cuda in zip(times["cpu"][1:], times["cuda"][1:], strict=True)]
+            rows.append(
+                {
+                    "shape": name,
+                    "embedding_size": size,
+                    "batch_size": batch,
+                    "device": torch.cuda.get_device_name(),
+                    "users": len(users),
+                    "users_per_second": round(len(users) / statistics.median(times["cuda"][1:]), 1),
+                    "ratio_to_one_core": round(statistics.median(ratios), 2),
+                    "ratio_to_one_core_min": round(min(ratios), 2),
+                }
+            )
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,13 +27,19 @@ MEASURED = [
 ]
 
 
-def run_rounds(settings: dict[str, Any], engine: str, nodes: int, rounds: int) -> dict[str, Any]:
-    """Seconds per round (median, minimum), where they go, peak memory, bytes per user.
+def run_rounds(settings: dict[str, Any], engine: str, nodes: int, rounds: int) -> list[dict[str, float]]:
+    """What each round of a run took, but for the first.
 
+    Returns:
+        Seconds in all ("total"), where they went, peak memory of the run's largest process, bytes per user:
+
+        training, evaluation: on the nodes, as if they shared the work of those that run at once evenly.
+        aggregation: on the server.
+        messages: everything else: encoding, carrying, waiting for and decoding messages both ways.
     Raises:
         RuntimeError: the run failed; the message has its last words.
     """
-    given = {"num-server-rounds": rounds, "evaluate-every": 1, "checkpoint-every": 0, **settings}
+    given = {"num-server-rounds": rounds + 1, "evaluate-every": 1, "checkpoint-every": 0, **settings}
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run")
         pairs = " ".join(f'{key}="{v}"' if isinstance(v, str) else f"{key}={v}" for key, v in given.items())
@@ -42,36 +48,70 @@ def run_rounds(settings: dict[str, Any], engine: str, nodes: int, rounds: int) -
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         directory = RunDirectory(out)
-        lines, summary = directory.rounds()[1:], directory.read_summary()
-    seconds = [line["seconds"]["total"] for line in lines]
-    parts = {name: statistics.median(line["seconds"][name] for line in lines) for name in ("train", "evaluate")}
-    inside = {name: statistics.median(line["node_seconds"][name] for line in lines) for name in parts}
+        lines, users = directory.rounds()[1:], directory.read_summary()["users"]
+    at_once = 1 if engine == "local" else min(nodes, os.cpu_count() or 1)
+    found = []
+    for line in lines:
+        training, evaluation = (line["node_seconds"][part] / at_once for part in ("train", "evaluate"))
+        aggregation, total = line["seconds"]["aggregate"], line["seconds"]["total"]
+        found.append(
+            {
+                "total": total,
+                "training": training,
+                "evaluation": evaluation,
+                "aggregation": aggregation,
+                "messages": total - training - evaluation - aggregation,
+                "users": users,
+                "peak_mib": int(done.stdout.split("peak")[-1]) / 1024,
+                "down_per_user": line["bytes"]["down_per_user"],
+                "up_per_user": line["bytes"]["up_per_user"],
+            }
+        )
+    return found
+
+
+def figures(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Medians over rounds, with the shortest round beside them; seconds, MiB and bytes."""
+    middle = {name: statistics.median(round_[name] for round_ in rounds) for name in rounds[0]}
     return {
-        "engine": engine,
-        "nodes": nodes,
-        "users": summary["users"],
-        "seconds_per_round": round(statistics.median(seconds), 4),
-        "seconds_per_round_min": round(min(seconds), 4),
-        "training_on_nodes": round(inside["train"], 4),
-        "evaluation_on_nodes": round(inside["evaluate"], 4),
-        "aggregation": round(statistics.median(line["seconds"]["aggregate"] for line in lines), 4),
-        "peak_mib": round(int(done.stdout.split("peak")[-1]) / 1024),
-        "down_per_user": round(summary["bytes"]["down_per_user_round"]),
-        "up_per_user": round(summary["bytes"]["up_per_user_round"]),
+        "users": round(middle["users"]),
+        "seconds_per_round": round(middle["total"], 4),
+        "seconds_per_round_min": round(min(round_["total"] for round_ in rounds), 4),
+        **{name: round(middle[name], 4) for name in ("training", "evaluation", "aggregation", "messages")},
+        **{name: round(middle[name]) for name in ("peak_mib", "down_per_user", "up_per_user")},
     }
 
 
-def by_engine(datasets: Sequence[str], nodes: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """One process, and Flower with several numbers of nodes; the ratio is to one process on the same data."""
+def by_engine(datasets: Sequence[str], nodes: Sequence[int], rounds: int, repetitions: int = 1) -> list[dict[str, Any]]:
+    """One process, and Flower with several numbers of nodes, in turn within each repetition.
+
+    The ratio is to one process on the same data in the same repetition; "ratio_min" compares the shortest rounds.
+    """
     rows = []
     for dataset in datasets:
         settings: dict[str, Any] = {"dataset": dataset, "local-epochs": 10}
         if folder := os.environ.get(DATA_VARIABLE):
             settings["data-dir"] = folder
-        alone = run_rounds(settings, "local", 4, rounds)
-        for found in [alone, *(run_rounds(settings, "flower", count, rounds) for count in nodes)]:
-            ratio = found["seconds_per_round"] / alone["seconds_per_round"]
-            rows.append({"dataset": dataset, **found, "ratio_to_local": round(ratio, 2)})
+        found: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
+        for _ in range(repetitions):
+            for place in [("local", 4), *(("flower", count) for count in nodes)]:
+                found.setdefault(place, []).append(run_rounds(settings, *place, rounds))
+        alone = [figures(repetition) for repetition in found["local", 4]]
+        for (engine, count), runs in found.items():
+            each = [figures(repetition) for repetition in runs]
+            ratios = [a["seconds_per_round"] / b["seconds_per_round"] for a, b in zip(each, alone, strict=True)]
+            pooled = figures([round_ for repetition in runs for round_ in repetition])
+            shortest = min(figure["seconds_per_round_min"] for figure in alone)
+            rows.append(
+                {
+                    "dataset": dataset,
+                    "engine": engine,
+                    "nodes": count,
+                    **pooled,
+                    "ratio_to_local": round(statistics.median(ratios), 2),
+                    "ratio_min": round(pooled["seconds_per_round_min"] / shortest, 2),
+                }
+            )
     return rows
 
 
@@ -88,8 +128,10 @@ def growth(sizes: Sequence[int], rounds: int) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "data.parquet"
             table.to_parquet(path)
-            found = run_rounds({"dataset": "file", "data-file": str(path), "local-epochs": 10}, "local", 4, rounds)
-        each = found["seconds_per_round"] / users
-        first = rows[0]["seconds_per_round"] / rows[0]["users"] if rows else each
-        rows.append({"dataset": "synthetic", **found, "ratio_per_user": round(each / first, 2)})
+            settings = {"dataset": "file", "data-file": str(path), "local-epochs": 10}
+            found = figures(run_rounds(settings, "local", 4, rounds))
+        rows.append({"dataset": "synthetic", "interactions": len(table), **found})
+        first = rows[0]
+        for name, of in (("ratio_per_user", "seconds_per_round"), ("ratio_per_user_min", "seconds_per_round_min")):
+            rows[-1][name] = round(found[of] / users / (first[of] / first["users"]), 2)
     return rows

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from strategies.replies import Sent
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 1.0
 # A quick answer is seen quickly, and a long round costs the SuperLink little.
 PAUSE_GROWTH = 1.3
 
