@@ -105,6 +105,12 @@ class Batch:
         """[k, b] how often each entry stands in the batch."""
         return self.positive + self.negative
 
+    def for_heads(self, heads: int) -> Batch:
+        """The same samples once for each head of the backbone, one head after another."""
+        if heads == 1:
+            return self
+        return replace(self, positive=self.positive.repeat(1, heads), negative=self.negative.repeat(1, heads))
+
     def pick(self, table: Tensor) -> Tensor:
         """[k, b, …] the entries' rows of a table [k, R, …]."""
         if self.rows is None:
@@ -150,6 +156,7 @@ class Personalization:
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
         tuning: how the device fine-tunes what it recommends with; None: it does not.
         needs_validation: `validation_reports` is asked for.
+        by_hand: `slope_of_penalty` is written down, and there is no `view`; the backbone's own gradient is used then.
     """
 
     options_class: type[Options] = Options
@@ -158,6 +165,7 @@ class Personalization:
     norms_of: tuple[str, ...] = ()
     tuning: Tuning | None = None
     needs_validation = False
+    by_hand = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         self.backbone, self.config, self.options = backbone, config, options
@@ -202,6 +210,10 @@ class Personalization:
             seen: the same after the views of all methods.
         """
         return None
+
+    def slope_of_penalty(self, arrays: Tensors) -> dict[str, Tensor]:
+        """The gradient of the penalty where it is written by hand: name -> [k, …]."""
+        return {}
 
     def reports(
         self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, noise_seed: int

@@ -24,7 +24,7 @@ from client_app.personalization.base import Batch, Changes, Working
 from client_app.training.objective import losses, sample_losses, working_rows
 from client_app.training.sequences import newest, samples_of, sequence_batch
 from client_app.training.task import LocalTask, batch_order
-from models import SequenceBackbone
+from models import HISTORY, SequenceBackbone
 
 # Chunks that fit the second-level cache are fastest; see benchmarks.
 CHUNK_VALUES = 250_000
@@ -69,7 +69,7 @@ class Chunk:
         self.owner = rows.row_of_value
         self.place = positions(rows.lengths)
         self.device = torch.device(task.options.device)
-        self.by_autograd = bool(task.personalizations)
+        self.by_autograd = any(not method.by_hand for method in task.personalizations)
         positives, negatives = task.positives.take(users), task.negatives.take(users)
         self.sample_lengths = positives.lengths + negatives.lengths
         self._index_samples(positives, negatives)
@@ -141,22 +141,32 @@ class Chunk:
             return found
         backbone = self.task.backbone
         private = {name: arrays[name] for name in backbone.private}
+        if backbone.reads_history:
+            private[HISTORY] = working.positive
         shared = {name: arrays[name] for name in backbone.shared}
+        batch = batch.for_heads(backbone.heads)
+        methods = self.task.personalizations
         with torch.no_grad():
             logits, pull_back = backbone.forward(private, shared)
             if with_loss:
                 found = sample_losses(logits, batch).double()
             size = batch.size.clamp(min=1).unsqueeze(1)
             slope = (batch.samples * torch.sigmoid(logits)).sub_(batch.positive).div_(size)
-            if isinstance(step, _SGD) and step.plain and backbone.sgd_step(private, shared, slope, step.rates):
+            in_place = isinstance(step, _SGD) and step.plain and not methods
+            if in_place and backbone.sgd_step(private, shared, slope, step.rates):
                 return found
         if pull_back is not None:
             with torch.no_grad():
-                step(pull_back(slope), batch.size > 0)
+                gradients = pull_back(slope)
         else:
             total = (backbone.logits(private, shared) * slope).sum()
-            gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
-            step(_filled(weights, gradients), batch.size > 0)
+            found_slopes = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+            gradients = _filled(weights, found_slopes)
+        with torch.no_grad():
+            for method in methods:
+                for name, added in method.slope_of_penalty(arrays).items():
+                    gradients[name] = gradients[name].add_(added * _like(batch.size > 0, added))
+        step(gradients, batch.size > 0)
         return found
 
     def _batches(self, epoch: int) -> Iterator[Batch]:
