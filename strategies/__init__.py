@@ -7,6 +7,7 @@ from strategies.averaging import FCF, FedAvg
 from strategies.base import BaseStrategy
 from strategies.cf_fedsr_strategy import CFFedSR
 from strategies.fedca_strategy import FedCA
+from strategies.hetefedrec_strategy import HeteFedRec
 from strategies.local import Local
 
 STRATEGIES: dict[str, type[BaseStrategy]] = {
@@ -14,6 +15,7 @@ STRATEGIES: dict[str, type[BaseStrategy]] = {
     "fcf": FCF,
     "fedavg": FedAvg,
     "fedca": FedCA,
+    "hetefedrec": HeteFedRec,
     "local": Local,
 }
 

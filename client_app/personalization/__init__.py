@@ -11,12 +11,17 @@ from bouquet.errors import ConfigError
 from client_app.personalization.base import Personalization
 from client_app.personalization.cf_fedsr import InterestsAndTuning
 from client_app.personalization.fedca import MixedTable
-from models import Backbone
+from client_app.personalization.hetefedrec import Decorrelation
+from models import BACKBONES, Backbone, SequenceBackbone
 
 PERSONALIZATIONS: dict[str, type[Personalization] | None] = {"none": None}
 """The values of the setting 'personalization'; 'none' uses the shared model as it is."""
 
-DEVICE_SIDES: dict[str, type[Personalization]] = {"cf-fedsr": InterestsAndTuning, "fedca": MixedTable}
+DEVICE_SIDES: dict[str, type[Personalization]] = {
+    "cf-fedsr": InterestsAndTuning,
+    "fedca": MixedTable,
+    "hetefedrec": Decorrelation,
+}
 """Strategies that come with a device side."""
 
 
@@ -32,6 +37,11 @@ def check_combination(config: RunConfig) -> None:
             f"{config.strategy} already decides how a device uses its item table, so it cannot be combined with "
             f"personalization '{config.personalization}'. Choose one of them."
         )
+    if config.strategy == "hetefedrec":
+        if issubclass(lookup(BACKBONES, "backbone", config.backbone), SequenceBackbone):
+            raise ConfigError(f"hetefedrec has no models of different sizes for {config.backbone}; use ncf or lightgcn.")
+        if config.exchange == "embedding":
+            raise ConfigError("hetefedrec's networks belong to a size and travel with it, so exchange must be 'all'.")
     if config.strategy == "fedca" and (config.update_clip or config.update_noise or config.decoy_rows):
         raise ConfigError(
             "fedca's server must know what a device's table has become, so update-clip, update-noise and decoy-rows do "
