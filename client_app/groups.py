@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +164,7 @@ Reply = TypeVar("Reply", TrainReply, EvaluateReply)
 
 def _joined(
     parts: Sequence[tuple[int, NDArray[np.int64], Reply]], values: Callable[[Reply], NDArray[np.generic]]
-) -> NDArray:  # type: ignore[type-arg]
+) -> NDArray[Any]:
     """Values of users, back in the order of the request."""
     places = np.concatenate([places for _, places, _ in parts])
     together = np.concatenate([values(reply) for _, _, reply in parts])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import ArraySpec, initial_private, initial_shared
-from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
+from bouquet.config import DataOptions, RunConfig, Scalar, own
 from bouquet.errors import ConfigError, WireError
 from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged
@@ -248,7 +248,13 @@ def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str
 
 
 def host_with(
-    models: tuple[Model, ...], config: RunConfig, histories: Histories, folder: Path, *, durable: bool, seal: Seal | None
+    models: tuple[Model, ...],
+    config: RunConfig,
+    histories: Histories,
+    folder: Path,
+    *,
+    durable: bool,
+    seal: Seal | None,
 ) -> Host:
     """A host whose users have one model, or one by group, the largest last."""
     largest = models[-1]

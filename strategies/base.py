@@ -271,7 +271,7 @@ class BaseStrategy(Strategy):
         self._record |= means
         self._record["node_seconds"]["evaluate"] = sum(reply.seconds for reply in received.replies)
         self._record["evaluation_failures"] = [vars(failure) for failure in received.failures]
-        return MetricRecord(flattened(means))
+        return MetricRecord(dict(flattened(means)))
 
     def start(
         self,

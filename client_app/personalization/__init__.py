@@ -39,7 +39,9 @@ def check_combination(config: RunConfig) -> None:
         )
     if config.strategy == "hetefedrec":
         if issubclass(lookup(BACKBONES, "backbone", config.backbone), SequenceBackbone):
-            raise ConfigError(f"hetefedrec has no models of different sizes for {config.backbone}; use ncf or lightgcn.")
+            raise ConfigError(
+                f"hetefedrec has no models of different sizes for {config.backbone}; use ncf or lightgcn."
+            )
         if config.exchange == "embedding":
             raise ConfigError("hetefedrec's networks belong to a size and travel with it, so exchange must be 'all'.")
     if config.strategy == "fedca" and (config.update_clip or config.update_noise or config.decoy_rows):

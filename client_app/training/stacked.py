@@ -135,9 +135,9 @@ class Chunk:
         if self.by_autograd:
             recommendation, added = losses(self.task, arrays, batch, working)
             total = (recommendation + added).sum()
-            gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+            gradients = _filled(weights, torch.autograd.grad(total, list(weights.values()), allow_unused=True))
             found = (recommendation.detach() * batch.size).double()
-            step(_filled(weights, gradients), batch.size > 0)
+            step(gradients, batch.size > 0)
             return found
         backbone = self.task.backbone
         private = {name: arrays[name] for name in backbone.private}
@@ -160,12 +160,11 @@ class Chunk:
                 gradients = pull_back(slope)
         else:
             total = (backbone.logits(private, shared) * slope).sum()
-            found_slopes = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
-            gradients = _filled(weights, found_slopes)
+            gradients = _filled(weights, torch.autograd.grad(total, list(weights.values()), allow_unused=True))
         with torch.no_grad():
             for method in methods:
-                for name, added in method.slope_of_penalty(arrays).items():
-                    gradients[name] = gradients[name].add_(added * _like(batch.size > 0, added))
+                for name, slope in method.slope_of_penalty(arrays).items():
+                    gradients[name] = gradients[name] + slope * _like(batch.size > 0, slope)
         step(gradients, batch.size > 0)
         return found
 
