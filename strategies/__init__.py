@@ -5,10 +5,21 @@ from collections.abc import Mapping
 from bouquet.config import Scalar
 from strategies.averaging import FCF, FedAvg
 from strategies.base import BaseStrategy
+from strategies.fed3cr import Fed3CR
 from strategies.fedca_strategy import FedCA
+from strategies.fedrap import FedRAP
 from strategies.local import Local
+from strategies.pfedrec import PFedRec
 
-STRATEGIES: dict[str, type[BaseStrategy]] = {"fcf": FCF, "fedavg": FedAvg, "fedca": FedCA, "local": Local}
+STRATEGIES: dict[str, type[BaseStrategy]] = {
+    "fcf": FCF,
+    "fed3cr": Fed3CR,
+    "fedavg": FedAvg,
+    "fedca": FedCA,
+    "fedrap": FedRAP,
+    "local": Local,
+    "pfedrec": PFedRec,
+}
 
 __all__ = ["STRATEGIES", "BaseStrategy", "without_other_methods"]
 
