@@ -7,7 +7,7 @@ leading dimension of users, as everywhere in training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,6 +23,13 @@ from models import Backbone
 
 Tensors = Mapping[str, Tensor]
 OwnArrays = dict[str, NDArray[np.float32]]
+Pull = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+PERSONAL = "personal_item_embedding"
+"""The item table that a user has beside the common one, in methods with both."""
+
+GLOBAL = "global_item_embedding"
+"""The common item table as it came from the server, in methods that keep it beside what they train."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,11 @@ class Batch:
     def samples(self) -> Tensor:
         """[k, b] how often each entry stands in the batch."""
         return self.positive + self.negative
+
+    @property
+    def count(self) -> Tensor:
+        """[k] samples of each user; 1 for users without any, so that one can divide by it."""
+        return self.size.clamp(min=1)
 
     def pick(self, table: Tensor) -> Tensor:
         """[k, b, …] the entries' rows of a table [k, R, …]."""
@@ -200,6 +212,18 @@ class Personalization:
         Args:
             arrays: what is trained and what is frozen, as for `view`.
             seen: the same after the views of all methods.
+        """
+        return None
+
+    def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
+        """What `view` gives, and the way back of gradients, by hand where that is faster than autograd.
+
+        Args:
+            batch: every row is an entry (`rows` is None).
+        Returns:
+            The seen arrays, and a function from ∂L/∂seen by name to ∂L/∂array by name, which adds the gradient of the
+            method's own penalty. It is called without a graph, and for users without samples its result is not used.
+            None where nobody wrote it down.
         """
         return None
 

@@ -29,7 +29,9 @@ class Recording(LocalGrid):
 def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, strategy, fraction):
     runs = {}
     for nodes in (1, 7, 40):
-        settings = small_settings(tmp_path, strategy=strategy, fraction_train=fraction, optimizer="adam")
+        # Adam makes whole steps of gradients that are rounding only, of which a deep network has many.
+        optimizer = "sgd" if strategy == "fed3cr" else "adam"
+        settings = small_settings(tmp_path, strategy=strategy, fraction_train=fraction, optimizer=optimizer)
         runs[nodes] = run_here(tmp_path / str(nodes), settings, nodes)
     first = runs[1]
     for nodes, directory in runs.items():
@@ -90,13 +92,13 @@ def trained(log):
     replies = []
     for message, reply in log:
         if message.metadata.message_type == TRAIN:
-            specs = {"item_embedding": _spec(message)}
+            specs = {name: _spec(message, name) for name in message.content["shared"]}
             assert TrainRequest.decode(message.content, specs).round == 1
             replies.append(TrainReply.decode(reply.content, specs, "sum"))
     return replies
 
 
-def _spec(message):
+def _spec(message, name="item_embedding"):
     from bouquet.arrays import ArraySpec
 
-    return ArraySpec(tuple(message.content["shared"]["item_embedding"].shape), by_item=True)
+    return ArraySpec(tuple(message.content["shared"][name].shape), by_item=name == "item_embedding")
