@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
 from client_app.personalization.base import Changes
-from client_app.training.compiler import kernels
+from client_app.training.compiled_ncf import fits_ncf, train_ncf
+from client_app.training.compiler import kernels, ncf_kernels
 from client_app.training.stacked import train_stacked
 from client_app.training.task import LocalTask
 from models import MatrixFactorization
@@ -40,6 +41,9 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
     code = kernels()
     if code is None:
         _say_once()
+    if (code_ncf := ncf_kernels()) is not None and fits_ncf(task):
+        yield from train_ncf(task, code_ncf, _spread)
+        return
     if code is None or not fits(task):
         yield from train_stacked(task)
         return
