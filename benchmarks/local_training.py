@@ -1,4 +1,5 @@
-"""Users trained per second on one core, by backend: `python -m benchmarks.local_training [--quick] [--json]`.
+"""Users trained per second on one core, by backend: `python -m benchmarks.local_training [--quick] [--json]`,
+of matrix factorisation or, with `--backbone ncf`, of another model.
 
 All backends train the same users from the same start with the same negatives, in turn within each repetition, so
 that a slow moment of the machine meets all of them. The loop prepares its data once, outside the measured time,
@@ -35,11 +36,12 @@ LOOP_USERS = 48
 
 
 def make_task(
-    data: Shape, users: NDArray[np.int64], embedding_size: int, batch_size: int, optimizer: str, **further: Any
-) -> LocalTask:
+    data: Shape, users: NDArray[np.int64], embedding_size: int, batch_size: int, optimizer: str,
+    backbone_name: str = "mf", **further: Any,
+) -> LocalTask:  # fmt: skip
     """One round of local training for some users of a shape, with further training options."""
     histories = data.histories
-    backbone = BACKBONES["mf"](histories.num_items, ModelOptions(embedding_size=embedding_size, init_scale=0.1))
+    backbone = BACKBONES[backbone_name](histories.num_items, ModelOptions(embedding_size=embedding_size, init_scale=0.1))
     keys, train = histories.users[users], histories.train.take(users)
     spec = backbone.private["user_embedding"]
     options: dict[str, Any] = {"batch_size": batch_size, "optimizer": optimizer, "local_epochs": LOCAL_EPOCHS}
@@ -78,6 +80,7 @@ def measure(
     optimizers: Sequence[str],
     repetitions: int,
     loop_users: int = LOOP_USERS,
+    backbone: str = "mf",
 ) -> list[dict[str, Any]]:
     """All combinations; one row per backend with its users per second and its ratio to the loop."""
     torch.set_num_threads(1)
@@ -89,7 +92,7 @@ def measure(
         sample = spread(data.histories.train.lengths, loop_users)
         for size, batch, optimizer in product(sizes, batches, optimizers):
             tasks = {
-                backend: make_task(data, sample if backend == "loop" else everyone, size, batch, optimizer)
+                backend: make_task(data, sample if backend == "loop" else everyone, size, batch, optimizer, backbone)
                 for backend in BACKENDS
             }
             for backend, task in tasks.items():
@@ -104,6 +107,7 @@ def measure(
                 rows.append(
                     {
                         "shape": name,
+                        "backbone": backbone,
                         "real_data": data.real,
                         "embedding_size": size,
                         "batch_size": batch,
@@ -118,22 +122,24 @@ def measure(
     return rows
 
 
-def quick() -> list[dict[str, Any]]:
+def quick(backbone: str = "mf") -> list[dict[str, Any]]:
     """A look in under a minute."""
-    return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], repetitions=3, loop_users=24)
+    return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], repetitions=3, loop_users=24, backbone=backbone)
 
 
-def full() -> list[dict[str, Any]]:
+def full(backbone: str = "mf") -> list[dict[str, Any]]:
     """Everything."""
-    return measure(["ml-100k", "ml-1m"], [16, 32], [256, 2048], ["sgd", "adam"], repetitions=5)
+    shapes, optimizers = ["ml-100k", "ml-1m"], ["sgd", "adam"]
+    return measure(shapes, [16, 32], [256, 2048], optimizers, repetitions=5, backbone=backbone)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few combinations, under a minute")
+    parser.add_argument("--backbone", choices=sorted(BACKBONES), default="mf", help="the model that is trained")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     options = parser.parse_args(arguments)
-    rows = quick() if options.quick else full()
+    rows = (quick if options.quick else full)(options.backbone)
     if options.json:
         json.dump(rows, sys.stdout, indent=2)
         print()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
 from client_app.personalization.base import Changes
+from client_app.training.denormals import flushed_denormals
 from client_app.training.task import LocalTask
 from models import NeuralCollaborativeFiltering
 
@@ -133,7 +134,12 @@ def _train_block(
         options.early_stop_tolerance,
         losses,
     )
-    spread(lambda begin, end: code.train_users(begin, end, *arguments), rows.indptr)
+
+    def work(begin: int, end: int) -> None:
+        with flushed_denormals():
+            code.train_users(begin, end, *arguments)
+
+    spread(work, rows.indptr)
     trained = {_ITEMS: tables} | {name: networks[:, places] for name, places in layout.places.items()}
     for name, target in task.private.items():
         target[(owners, rows.values) if task.by_item(name) else users] = trained[name]

@@ -20,10 +20,13 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 
-from .kernels import _compile, _exponentials, _order
+from .kernels import _FAST, _exponentials, _order
 
+# Without numpy's rules of division every quotient is checked for zero, which keeps its loop from vector registers.
+_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 _0, _1, _2, _3, _4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 _ROWS = 256  # rows whose signals are computed at once: they stay in the first caches
 _STRIDE = np.uint64(_ROWS + 16)  # between units; no power of two, so that units do not share places in the cache
@@ -163,7 +166,7 @@ def _back(weights, widths, weight_at, bias_at, output_at, signals, deltas, sourc
         for i in range(size):
             value = signals[z + i]
             total += slopes[i] * value
-            deltas[z + i] = factor * slopes[i] if value > zero else zero
+            deltas[z + i] = zero if value <= zero else factor * slopes[i]
         gradient[output_at + j] += total
     target = source
     for layer in range(last - 1, -1, -1):
@@ -184,7 +187,7 @@ def _back(weights, widths, weight_at, bias_at, output_at, signals, deltas, sourc
             for k in range(inputs):
                 x = (source + k) * _STRIDE
                 for i in range(size):
-                    deltas[x + i] = deltas[x + i] if signals[x + i] > zero else zero
+                    deltas[x + i] = zero if signals[x + i] <= zero else deltas[x + i]
         target = source
 
 
@@ -236,11 +239,12 @@ def _count(here, order, start, stop, num_positives, counts, listed, positives, s
 
 @_compile
 def _slopes(positives, samples, begin, active, logits, small, scale, slopes):
-    """c_r of the module's equation; scale = 1 / N, small = exp(-|z|)."""
-    one = scale / scale
+    """c_r of the module's equation, NaN where z is; scale = 1 / N, small = exp(-|z|)."""
+    one = slopes.dtype.type(1)
     for i in range(active):
-        sigmoid = (one if logits[i] >= 0 else small[i]) / (one + small[i])
-        slopes[i] = (samples[begin + i] * sigmoid - positives[begin + i]) * scale
+        z = logits[i]
+        sigmoid = (one if z >= 0 else small[i]) / (one + small[i])
+        slopes[i] = (samples[begin + i] * sigmoid - positives[begin + i]) * scale if z == z else z
 
 
 @_compile
