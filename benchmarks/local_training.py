@@ -41,7 +41,9 @@ def make_task(
 ) -> LocalTask:  # fmt: skip
     """One round of local training for some users of a shape, with further training options."""
     histories = data.histories
-    backbone = BACKBONES[backbone_name](histories.num_items, ModelOptions(embedding_size=embedding_size, init_scale=0.1))
+    backbone = BACKBONES[backbone_name](
+        histories.num_items, ModelOptions(embedding_size=embedding_size, init_scale=0.1)
+    )
     keys, train = histories.users[users], histories.train.take(users)
     spec = backbone.private["user_embedding"]
     options: dict[str, Any] = {"batch_size": batch_size, "optimizer": optimizer, "local_epochs": LOCAL_EPOCHS}

@@ -17,7 +17,16 @@ NUM_ITEMS = 60
 
 
 def make_task(
-    *, lengths, personal=False, seed=0, dtype=np.float64, backbone="mf", num_items=NUM_ITEMS, size=4, own=None, **options
+    *,
+    lengths,
+    personal=False,
+    seed=0,
+    dtype=np.float64,
+    backbone="mf",
+    num_items=NUM_ITEMS,
+    size=4,
+    own=None,
+    **options,
 ):
     """Users with the given numbers of positives and four negatives each, which may repeat.
 
