@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
 from client_app.personalization.base import Changes
-from client_app.training.compiler import kernels, row_kernels
+from client_app.training.compiled_ncf import fits_ncf, train_ncf
+from client_app.training.compiler import kernels, ncf_kernels, row_kernels
 from client_app.training.stacked import train_stacked
 from client_app.training.task import LocalTask
 from models import MatrixFactorization
@@ -43,6 +44,9 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
     code, row_code = kernels(), row_kernels()
     if code is None or row_code is None:
         _say_once()
+    if (code_ncf := ncf_kernels()) is not None and fits_ncf(task):
+        yield from train_ncf(task, code_ncf, _spread)
+        return
     if code is None or row_code is None or not fits(task):
         yield from train_stacked(task)
         return
