@@ -2,7 +2,8 @@
 
 The published code runs as it is: its own entry file, its own interpreter, in a temporary copy of its folder, with the
 data file where it looks for one. The time of a round is that between the lines in which it says which round begins.
-Then ours runs with the same users and hyper-parameters. Both get the same number of threads.
+Then ours runs with the same users and hyper-parameters. Both get the same number of threads. Without a folder only
+ours runs.
 
 No copy of these codes comes with this project, and what is written here about them (entry file, arguments, place of
 the data, words of a round) was not tried on them; every part of it can be given on the command line.
@@ -29,7 +30,7 @@ import pandas as pd
 
 from benchmarks.follow import FollowError, Mark, follow
 from benchmarks.machine import describe_machine
-from benchmarks.rounds import run_rounds
+from benchmarks.rounds import run_command
 from benchmarks.tables import markdown
 from client_app.personalization import PERSONALIZATIONS
 from strategies import STRATEGIES
@@ -167,79 +168,92 @@ def time_published(
     return marks, command[1:]
 
 
-def time_ours(code: Published, ratings: pd.DataFrame, rounds: int) -> list[float]:
-    """Seconds of each of our rounds, evaluation included, in one process."""
+def time_ours(code: Published, ratings: pd.DataFrame, rounds: int) -> list[Mark]:
+    """When our rounds ended, evaluation included, in one process; the first is not counted.
+
+    Raises:
+        CannotCompare: our run failed.
+    """
     with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "ratings.csv"
-        ratings.to_csv(path, index=False)
-        data = {"dataset": "file", "data-file": str(path), "time-column": "time"}
-        return [round_["total"] for round_ in run_rounds({**code.ours, **data}, "local", 1, rounds)]
+        ratings.to_csv(Path(temporary) / "ratings.csv", index=False)
+        data = {"dataset": "file", "data-file": str(Path(temporary) / "ratings.csv"), "time-column": "time"}
+        length = {"num-server-rounds": rounds + 1, "evaluate-every": 1, "checkpoint-every": 0}
+        command = run_command({**code.ours, **data, **length}, "local", 1, "run")
+        try:
+            return follow(command, Path(temporary), r'"round": (\d+)', rounds + 1, log="run/metrics.jsonl")
+        except FollowError as error:
+            raise CannotCompare(f"Our run failed: {error}") from None
+
+
+def per_round(marks: Sequence[Mark], whose: str) -> dict[str, Any]:
+    """Seconds between marks, and processor time per round."""
+    seconds = [round(after.seconds - before.seconds, 4) for before, after in pairwise(marks)]
+    used = (marks[-1].cpu_seconds - marks[0].cpu_seconds) / len(seconds)
+    return {f"{whose}_seconds": seconds, f"{whose}_cpu_seconds_per_round": round(used, 4)}
 
 
 def compare(
     code: Published,
-    folder: Path,
+    folder: Path | None,
     data: Path,
     rounds: int,
     python: str = sys.executable,
     log: str = "",
     timeout: float = 3600.0,
 ) -> dict[str, Any]:
-    """Both codes on the same data, one after the other.
+    """Both codes on the same data, one after the other; ours alone where no folder is given.
 
     Raises:
-        CannotCompare: the published code cannot be measured.
+        CannotCompare: one of them cannot be measured.
     """
     ratings = read_ratings(data)
-    marks, command = time_published(code, folder, ratings, rounds, python, log, timeout)
-    ours = time_ours(code, ratings, max(5, rounds))
-    published = [after.seconds - before.seconds for before, after in pairwise(marks)]
-    cpu = marks[-1].cpu_seconds - marks[0].cpu_seconds
-    return {
-        "repository": code.repository,
-        "users": int(ratings["user"].nunique()),
-        "rounds": len(published),
-        "published_seconds": [round(value, 4) for value in published],
-        "published_cpu_seconds_per_round": round(cpu / len(published), 4),
-        "our_seconds": [round(value, 4) for value in ours],
-        "ratio": round(statistics.median(published) / statistics.median(ours), 1),
-        "ratio_min": round(min(published) / max(ours), 1),
-        "published_command": command,
-        "our_settings": dict(code.ours),
-    }
+    found: dict[str, Any] = {"repository": code.repository, "users": int(ratings["user"].nunique())}
+    if folder is not None:
+        marks, found["published_command"] = time_published(code, folder, ratings, rounds, python, log, timeout)
+        found |= per_round(marks, "published")
+    found["our_settings"] = dict(code.ours)
+    # Ours are short: more of them for the same certainty.
+    found |= per_round(time_ours(code, ratings, max(8, rounds)), "our")
+    if folder is not None:
+        found["ratio"] = round(
+            statistics.median(found["published_seconds"]) / statistics.median(found["our_seconds"]), 1
+        )
+        found["ratio_min"] = round(min(found["published_seconds"]) / max(found["our_seconds"]), 1)
+        if used := found["our_cpu_seconds_per_round"]:
+            found["cpu_ratio"] = round(found["published_cpu_seconds_per_round"] / used, 1)
+    return found
 
 
 def show(found: Mapping[str, Any]) -> str:
     """The result for a reader."""
-    both = {"published": found["published_seconds"], "ours": found["our_seconds"]}
     rows = [
         {
             "code": name,
             "rounds": len(each),
-            "median s": f"{statistics.median(each):.3f}",
-            "shortest s": f"{min(each):.3f}",
+            "seconds per round": f"{statistics.median(each):.3f}",
+            "shortest": f"{min(each):.3f}",
+            "processor time": f"{found[f'{name}_cpu_seconds_per_round']:.3f}",
         }
-        for name, each in both.items()
+        for name in ("published", "our")
+        if (each := found.get(f"{name}_seconds"))
     ]
     settings = " ".join(f"{key}={value}" for key, value in found["our_settings"].items())
-    return "\n\n".join(
-        [
-            f"{found['repository']}, {found['users']} users: {found['ratio']} times as long per round "
-            f"(at least {found['ratio_min']}: its shortest round beside our longest)",
-            markdown(rows),
-            f"Processor time of the published code: {found['published_cpu_seconds_per_round']} s per round.\n"
-            "Equal: the data file, threads per process, and what these say:\n"
-            f"  published: {shlex.join(found['published_command'])}\n"
-            f"  ours:      {settings}",
-        ]
-    )
+    parts = [f"{found['repository']}, {found['users']} users", markdown(rows), f"Our settings: {settings}"]
+    if "ratio" in found:
+        parts[0] += (
+            f": {found['ratio']} times as long per round (at least {found['ratio_min']}: its shortest round beside our "
+            f"longest), {found.get('cpu_ratio', 'unknown')} times the processor time"
+        )
+        parts[2] += f"\nPublished command: {shlex.join(found['published_command'])}"
+        parts.append("Equal are the data file, the threads per process, and what command and settings say.")
+    return "\n\n".join(parts)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--implementation", required=True, choices=sorted(IMPLEMENTATIONS))
-    made.add_argument("--folder", required=True, type=Path, help="the checked-out code; it is copied, never changed")
+    made.add_argument("--folder", type=Path, help="the checked-out code, copied and never changed; without: only ours")
     made.add_argument("--data", required=True, type=Path, help="u.data of MovieLens-100K, or a file like it")
     made.add_argument("--rounds", type=int, default=3, help="rounds of the published code that are timed")
     made.add_argument("--python", default=sys.executable, help="interpreter that has what the published code imports")
