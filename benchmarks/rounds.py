@@ -27,6 +27,13 @@ MEASURED = [
 ]
 
 
+def run_command(settings: dict[str, Any], engine: str, nodes: int, out: str) -> list[str]:
+    """The command line of a run."""
+    pairs = " ".join(f'{key}="{v}"' if isinstance(v, str) else f"{key}={v}" for key, v in settings.items())
+    command = [*PROGRAM, "run", "--engine", engine, "--nodes", str(nodes), "--compare-with", ""]
+    return [*command, "-c", pairs, "--out", out]
+
+
 def run_rounds(settings: dict[str, Any], engine: str, nodes: int, rounds: int) -> list[dict[str, float]]:
     """What each round of a run took, but for the first.
 
@@ -42,9 +49,8 @@ def run_rounds(settings: dict[str, Any], engine: str, nodes: int, rounds: int) -
     given = {"num-server-rounds": rounds + 1, "evaluate-every": 1, "checkpoint-every": 0, **settings}
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run")
-        pairs = " ".join(f'{key}="{v}"' if isinstance(v, str) else f"{key}={v}" for key, v in given.items())
-        command = [*MEASURED, *PROGRAM, "run", "--engine", engine, "--nodes", str(nodes), "--compare-with", ""]
-        done = subprocess.run([*command, "-c", pairs, "--out", out], capture_output=True, text=True, check=False)
+        command = [*MEASURED, *run_command(given, engine, nodes, out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         directory = RunDirectory(out)
