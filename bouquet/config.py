@@ -129,18 +129,46 @@ class RoundOptions(Options):
         0, ge=0, description="The run ends after so many evaluations without a new best on validation; 0: never."
     )
     checkpoint_every: int = Field(10, ge=0, description="Rounds between checkpoints; 0: none.")
+    catalogue_file: str = Field(
+        "",
+        description="A CSV of items and titles that the server publishes to devices with histories of their own; "
+        "empty: nodes know the catalogue from their data set.",
+    )
     resume: str = Field("", description="Folder of a stopped run to go on with.")
     out: str = Field("", description="Folder for the results; empty: runs/<time>-<strategy>-<dataset>.")
     state_dir: str = Field("", description="Folder for the nodes' private state; empty: a per-user folder.")
     min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round (simulations know better).")
     node_timeout: float = Field(120.0, gt=0, description="Seconds to wait for the nodes before the first round.")
     round_timeout: float = Field(3600.0, gt=0, description="Seconds to wait for the replies of one round.")
+    enough_reply_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="A round goes on without the others once this fraction of its users has replied; "
+        "what comes later is dropped and counted.",
+    )
+    checkpoints_kept: int = Field(2, ge=1, description="Newest checkpoints that stay on the disk.")
     min_reply_fraction: float = Field(
         0.5, gt=0, le=1, description="The run fails when fewer of a round's users than this give a valid reply."
     )
 
 
-class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions):
+class PrivacyOptions(Options):
+    """What is done to an update before it leaves the node; docs/security.md says what it is good for."""
+
+    update_clip: float = Field(0.0, ge=0, description="Largest L2 norm C of one user's update; 0: any.")
+    update_noise: float = Field(
+        0.0, ge=0, description="Gaussian noise on every row of an update, in multiples of update-clip; 0: none."
+    )
+    decoy_rows: int = Field(0, ge=0, description="Items that each user pretends to have, the same in every round.")
+    secret_draws: bool = Field(
+        False,
+        description="Nodes draw negatives, batches, decoys and noise from a secret of their own, which the server "
+        "cannot repeat; such a run does not equal a simulated one.",
+    )
+
+
+class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions, PrivacyOptions):
     """Every setting that is not one method's own."""
 
     @property

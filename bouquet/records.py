@@ -61,6 +61,22 @@ def pack(arrays: dict[str, Any]) -> ArrayRecord:
     return ArrayRecord({name: Array(np.ascontiguousarray(values)) for name, values in arrays.items()})
 
 
+def words_to_array(words: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Words without line breaks, as bytes."""
+    return np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+
+
+def read_words(content: RecordDict, record: str, name: str) -> tuple[str, ...]:
+    """The inverse of `words_to_array`."""
+    values = read_raw(content, record, name)
+    if values.dtype != np.uint8 or values.ndim != 1:
+        raise WireError(f"array '{name}' should be text")
+    try:
+        return tuple(values.tobytes().decode().split("\n"))
+    except UnicodeDecodeError as error:
+        raise WireError(f"array '{name}' is no text ({error})") from None
+
+
 def read_record(content: RecordDict, record: str) -> ArrayRecord:
     if record not in content.array_records:
         raise WireError(f"the message has no record '{record}'")
@@ -100,8 +116,8 @@ def read_array(content: RecordDict, record: str, name: str, dtype: Any, shape: t
     return values
 
 
-def read_users(content: RecordDict) -> Words:
-    users = read_raw(content, "users", "user")
+def read_users(content: RecordDict, name: str = "user") -> Words:
+    users = read_raw(content, "users", name)
     if users.dtype != np.uint64 or users.ndim != 1:
         raise WireError(f"the users should be a row of 64-bit keys, not {users.dtype.name} {list(users.shape)}")
     if len(np.unique(users)) != len(users):

@@ -11,6 +11,7 @@ message that fails is refused with `WireError`; it never reaches a strategy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs, dump_specs, load_specs
+from bouquet.catalogue import Catalogue
 from bouquet.errors import WireError
 from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS, PARTS
 from bouquet.randomness import Words
@@ -37,6 +39,8 @@ from bouquet.records import (
     read_scalar,
     read_shared,
     read_users,
+    read_words,
+    words_to_array,
 )
 
 PROTOCOL = 1
@@ -44,7 +48,7 @@ PROTOCOL = 1
 ROSTER, TRAIN, EVALUATE = "query.roster", "train", "evaluate"
 
 # Arrays about users that a node may send beside its update of the shared arrays; a test holds every reply against it.
-ROSTER_ARRAYS = frozenset({"user", "size"})
+ROSTER_ARRAYS = frozenset({"user", "size", "forgotten"})
 TRAIN_ARRAYS = frozenset({"user", "loss", "upload_bytes"})
 EVALUATE_ARRAYS = frozenset({"user", "metrics"})
 
@@ -57,19 +61,42 @@ Weighting = Literal["uniform", "size"]
 
 @dataclass(frozen=True)
 class RosterRequest:
-    """Which users are you hosting?"""
+    """Which users are you hosting?
+
+    Attributes:
+        series: the run series.
+        edition: of the catalogue that the server publishes; "" where nodes know theirs.
+        catalogue: that catalogue, sent to a node that has another edition.
+    """
 
     series: str
+    edition: str = ""
+    catalogue: Catalogue | None = None
 
     def encode(self) -> RecordDict:
-        return RecordDict({"config": ConfigRecord({"protocol": PROTOCOL, "series": self.series})})
+        config: dict[str, Any] = {"protocol": PROTOCOL, "series": self.series, "edition": self.edition}
+        content = RecordDict({"config": ConfigRecord(config)})
+        if self.catalogue:
+            content["catalogue"] = pack(
+                {"items": words_to_array(self.catalogue.items), "titles": words_to_array(self.catalogue.titles)}
+            )
+        return content
 
     @classmethod
     def decode(cls, content: RecordDict) -> RosterRequest:
         config = read_config(content)
         if config.get("protocol") != PROTOCOL:
             raise WireError(f"the server speaks protocol {config.get('protocol')!r}, this node speaks {PROTOCOL}")
-        return cls(series=read_scalar(config, "series", str))
+        catalogue = None
+        if "catalogue" in content:
+            items, titles = (read_words(content, "catalogue", name) for name in ("items", "titles"))
+            catalogue = Catalogue(items, titles)
+            if len(items) != len(titles) or len(set(items)) != len(items) or not items:
+                raise WireError("the catalogue is not one title for each of different items")
+        edition = read_scalar(config, "edition", str)
+        if catalogue and catalogue.edition != edition:
+            raise WireError("the catalogue is not of the edition that it claims")
+        return cls(series=read_scalar(config, "series", str), edition=edition, catalogue=catalogue)
 
 
 @dataclass(frozen=True)
@@ -80,9 +107,11 @@ class RosterReply:
         users: [k] user keys.
         sizes: [k] training interactions n_u.
         interactions, dropped_users: counts of this node's data.
-        num_items, catalogue: size and fingerprint of the item list; equal on all nodes of a run.
+        num_items, catalogue: size and fingerprint of the item list; equal on all nodes of a run. 0 and "" on a node
+            that first needs the catalogue that the server publishes.
         num_partitions: how many nodes the data was laid over; 0 where a node has data of its own.
         specs: the shared arrays of the backbone.
+        forgotten: [f] keys of users that were here and that the server shall forget.
     """
 
     users: Words
@@ -93,6 +122,7 @@ class RosterReply:
     catalogue: str
     num_partitions: int
     specs: Specs
+    forgotten: Words = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def encode(self) -> RecordDict:
         config: dict[str, Any] = {
@@ -104,7 +134,10 @@ class RosterReply:
             "num_partitions": self.num_partitions,
             "specs": dump_specs(self.specs),
         }
-        return RecordDict({"users": pack({"user": self.users, "size": self.sizes}), "config": ConfigRecord(config)})
+        users = {"user": self.users, "size": self.sizes}
+        if len(self.forgotten):
+            users |= {"forgotten": self.forgotten}
+        return RecordDict({"users": pack(users), "config": ConfigRecord(config)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> RosterReply:
@@ -123,6 +156,7 @@ class RosterReply:
             catalogue=read_scalar(config, "catalogue", str),
             num_partitions=read_scalar(config, "num_partitions", int),
             specs=load_specs(read_scalar(config, "specs", str)),
+            forgotten=read_users(content, "forgotten") if "forgotten" in read_record(content, "users") else users[:0],
         )
 
 
@@ -331,3 +365,26 @@ class EvaluateReply:
             seconds=read_scalar(read_config(content), "seconds", float),
             reports=read_reports(content, users, reports or {}),
         )
+
+
+# What a message takes beside its arrays' values: names, shapes, item numbers, text.
+_OVERHEAD = 64 * 1024
+
+
+def most_train_bytes(
+    specs: Specs, update: Update, users: int, reports: Mapping[str, tuple[int, ...]] | None = None
+) -> int:
+    """The largest training reply that makes sense: every row touched, with item numbers, in float64.
+
+    A report of any size has at most one entry per item.
+    """
+    whole = sum(12 * spec.size for spec in specs.values())
+    items = max((spec.shape[0] for spec in specs.values() if spec.by_item), default=0)
+    told = sum(4 * math.prod(items if size < 0 else size for size in shape) for shape in (reports or {}).values())
+    return _OVERHEAD + (64 + told) * users + whole * (users if update == "rows" else 1)
+
+
+def most_evaluate_bytes(users: int, reports: Mapping[str, tuple[int, ...]] | None = None) -> int:
+    """The largest evaluation reply that makes sense."""
+    told = sum(4 * math.prod(shape) for shape in (reports or {}).values())
+    return _OVERHEAD + users * (8 + 4 * int(np.prod(METRIC_SHAPE)) + told)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -15,9 +14,11 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import ArraySpec, initial_private, initial_shared
 from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
-from bouquet.errors import WireError
+from bouquet.errors import ConfigError, WireError
+from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words
+from bouquet.sealing import Seal, read_seal
 from client_app.personalization import device_methods
 from client_app.personalization.base import Personalization
 from client_app.state import PrivateState
@@ -119,6 +120,8 @@ class Host:
         methods: what stands between the arrays that travel and the backbone, plug-ins first.
         state_root: folder under which private state is kept, by run series.
         durable: whether state is forced to the disk.
+        seal: encrypts private state; None: it is stored as it is.
+        on_scores: given the scores of every evaluated block of users, [b, m].
     """
 
     config: RunConfig
@@ -127,6 +130,33 @@ class Host:
     methods: tuple[Personalization, ...]
     state_root: Path
     durable: bool
+    seal: Seal | None = None
+    on_scores: Callable[[NDArray[np.float32]], None] | None = None
+
+    @property
+    def draw_seed(self) -> int:
+        """The seed of negatives, batches, decoys and noise: the run's, or a secret of this node.
+
+        Raises:
+            ConfigError: it shall be a secret, and this node has none.
+        """
+        if not self.config.secret_draws:
+            return self.config.seed
+        if self.seal is None:
+            raise ConfigError("secret-draws needs a secret on every node: give it a state key.")
+        return self.seal.secret
+
+    def watched(self, scorer: ScoreBlock) -> ScoreBlock:
+        """A scorer whose scores `on_scores` sees."""
+        if not (watch := self.on_scores):
+            return scorer
+
+        def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            values = scorer(rows)
+            watch(values)
+            return values
+
+        return scores
 
     @cached_property
     def _position(self) -> dict[int, int]:
@@ -164,11 +194,6 @@ class Host:
         own = {name: spec for name, spec in self.shared_specs.items() if name not in shared or name in self.kept}
         return {**specs, **own}
 
-    @cached_property
-    def noise_seed(self) -> int:
-        """The seed of protective noise: the run's in a simulation, unknown to everybody on a real device."""
-        return secrets.randbits(63) if self.durable else self.config.seed
-
     def state(self, series: str, shared: Mapping[str, object]) -> PrivateState:
         """The private state of the hosted users in one run series."""
         specs = self.private_specs(shared)
@@ -180,7 +205,7 @@ class Host:
 
         node = f"node-{self.histories.partition}-of-{self.histories.num_partitions}"
         folder = self.state_root / series / node
-        return PrivateState(folder, series, self.histories.users, specs, initial, self.durable)
+        return PrivateState(folder, series, self.histories.users, specs, initial, self.durable, self.seal)
 
 
 def default_state_root() -> Path:
@@ -200,7 +225,8 @@ def host_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar])
 @lru_cache(maxsize=64)
 def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str, Scalar], ...]) -> Host:
     config, node = own(dict(run_items), RunConfig), dict(node_items)
-    simulated = "num-partitions" in node
+    # A deployed node is told where its state is; it can lose power at any time.
+    simulated = "state-dir" not in node
     partition, num_partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
     histories = histories_of(_interactions(own(dict(run_items), DataOptions)), config, partition, num_partitions)
     model = lookup(BACKBONES, "backbone", config.backbone)
@@ -208,7 +234,8 @@ def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str
     methods = device_methods(config, dict(run_items), backbone)
     root = str(node.get("state-dir", "")) or config.state_dir
     folder = Path(root) if root else default_state_root()
-    return Host(config, histories, backbone, methods, folder, durable=not simulated)
+    seal = read_seal(str(node.get("state-key", "")))
+    return Host(config, histories, backbone, methods, folder, durable=not simulated, seal=seal)
 
 
 # All nodes that share a process read the same files once.

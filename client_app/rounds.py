@@ -15,7 +15,9 @@ from bouquet.evaluation.metrics import PARTS
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
 from client_app.host import Host
 from client_app.personalization.base import Changes, Given
+from client_app.protection import is_protected, protect
 from client_app.state import PrivateState, Values
+from client_app.training import LocalTask
 from client_app.updates import RowsCollector, SumCollector
 from client_app.using import after, backend_of, local_task, rank, tune
 
@@ -62,12 +64,12 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
             if judged:
                 kept.append(changes)
             for method in host.methods:
-                changes = method.disguise(changes, given, users, request.round, host.noise_seed)
-            collector.add(changes, offset=block.start)
+                changes = method.disguise(changes, given, users, request.round, host.draw_seed)
+            collector.add(protected(host, task, changes), offset=block.start)
         _refuse_divergence(users, given.own)
         reports.append({})
         for method in host.methods:
-            reports[-1] |= method.reports(given, users, task.positives, task.negatives, request.round, host.noise_seed)
+            reports[-1] |= method.reports(given, users, task.positives, task.negatives, request.round, host.draw_seed)
         if judged:
             trained, own_rows = after(given, kept, len(positions))
             metrics = rank(host, trained, positions, request.round, own_rows)[:, PARTS.index("validation")]
@@ -131,6 +133,14 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
         seconds=time.perf_counter() - start,
         reports={name: _stacked([part[name] for part in reports]) for name in reports[0]},
     )
+
+
+def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
+    """What leaves of the changes, after the protections that the run asks for."""
+    if not is_protected(host.config):
+        return changes
+    users, positives = task.users[changes.users], task.positives.take(changes.users)
+    return protect(changes, host.config, users, positives, task.num_items, host.draw_seed, task.round)
 
 
 def _blocks(host: Host, shared: Arrays, count: int) -> Iterator[slice]:

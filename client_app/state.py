@@ -7,11 +7,14 @@ its values are written; a process that is killed in between leaves the older ver
 
 Three versions are what it takes to go back: the newest one up to the server's last checkpoint, the newest one of
 all, and the one that is being written.
+
+With a key, rows and index are sealed (`bouquet.sealing`) in files of their own; state from before the key was given is
+taken over with the first write.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,17 +22,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from bouquet.arrays import Specs
 from bouquet.errors import StateError
 from bouquet.files import write_atomically
 from bouquet.randomness import Words
+from bouquet.sealing import Seal
+from client_app.rows import SLOTS, PlainRows, Rows, SealedRows
 
 _FORMAT = "1"
-_SLOTS = 3
-_INDEX = "index.safetensors"
+_INDEX, _SEALED_INDEX = "index.safetensors", "index.sealed"
 
 Values = dict[str, NDArray[np.float32]]
 Initial = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
@@ -45,23 +49,39 @@ class PrivateState:
         specs: the private arrays, shapes for one user.
         initial: (name, positions [k]) -> [k, …], the values of users that have not trained yet.
         durable: force every version to the disk before it counts, for devices that can lose power.
+        seal: encrypts everything; None: files are plain.
     Raises:
-        StateError: the files are damaged, or belong to other users, arrays or another series.
+        StateError: the files are damaged, belong to other users, arrays or another series, or are encrypted and no key
+            or another one is given.
     """
 
     def __init__(
-        self, folder: Path, series: str, users: Words, specs: Specs, initial: Initial, durable: bool = False
+        self,
+        folder: Path,
+        series: str,
+        users: Words,
+        specs: Specs,
+        initial: Initial,
+        durable: bool = False,
+        seal: Seal | None = None,
     ) -> None:
         self.folder, self.series, self.users, self.specs = folder, series, users, dict(sorted(specs.items()))
-        self._initial, self._durable = initial, durable
-        self._rounds = np.zeros((_SLOTS, len(users)), dtype=np.int32)
-        self._checksums = np.zeros((len(self.specs), _SLOTS, len(users)), dtype=np.uint32)
+        self._initial, self._durable, self._seal = initial, durable, seal
+        self._rounds = np.zeros((SLOTS, len(users)), dtype=np.int32)
+        self._checksums = np.zeros((len(self.specs), SLOTS, len(users)), dtype=np.uint32)
+        self._rows = {name: self._rows_of(name, seal) for name in self.specs}
+        if not seal and (sealed := self.folder / _SEALED_INDEX).exists():
+            raise StateError(f"{sealed} is encrypted; give this node its key.")
         if self._index.exists():
-            self._load_index()
+            self._load_index(self._index, seal)
+        elif seal and (plain := self.folder / _INDEX).exists():
+            # Written before this node had a key.
+            self._load_index(plain, None)
+            self._take_over()
 
     @property
     def _index(self) -> Path:
-        return self.folder / _INDEX
+        return self.folder / (_SEALED_INDEX if self._seal else _INDEX)
 
     def read(self, positions: NDArray[np.int64], before: int, trained: NDArray[np.bool_]) -> Values:
         """The newest values from before a round.
@@ -87,11 +107,11 @@ class PrivateState:
             if not known.all():
                 values[name][~known] = self._initial(name, positions[~known])
             if known.any():
-                stored = self._open(name)
+                stored = self._rows[name]
                 for k in np.flatnonzero(known):
-                    row = stored[slots[k], positions[k]]
+                    row = stored.read(int(slots[k]), int(positions[k]))
                     if zlib.crc32(row.tobytes()) != self._checksums[index, slots[k], positions[k]]:
-                        raise StateError(f"{self._path(name)} is damaged: a checksum does not fit.")
+                        raise StateError(f"{stored.path} is damaged: a checksum does not fit.")
                     values[name][k] = row
         return values
 
@@ -116,15 +136,10 @@ class PrivateState:
         slots = free.argmax(axis=0)
         for index, name in enumerate(self.specs):
             rows = np.ascontiguousarray(values[name], dtype=np.float32)
-            stored = self._open(name)
-            offset, size = int(stored.offset), rows[0].nbytes
-            with self._path(name).open("r+b", buffering=0) as file:
-                for k, row in enumerate(rows):
-                    # Plain writes, not a writable map: a full disk is then an error and not a killed process.
-                    os.pwrite(file.fileno(), row, offset + (int(slots[k]) * len(self.users) + int(positions[k])) * size)
-                    self._checksums[index, slots[k], positions[k]] = zlib.crc32(row)
-                if self._durable:
-                    os.fsync(file.fileno())
+            self._rows[name].write(
+                ((int(slots[k]), int(positions[k]), row) for k, row in enumerate(rows)), self._durable
+            )
+            self._checksums[index, slots, positions] = [zlib.crc32(row) for row in rows]
         stale = self._rounds[:, positions] >= round_
         self._rounds[:, positions] = np.where(stale, 0, self._rounds[:, positions])
         self._rounds[slots, positions] = round_
@@ -133,39 +148,59 @@ class PrivateState:
         """Make everything that was written since the last commit count, all at once."""
         arrays: dict[str, NDArray[Any]] = {"users": self.users, "rounds": self._rounds, "checksums": self._checksums}
         metadata = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self.specs)}
-        write_atomically(self._index, save(arrays, metadata), durable=self._durable)
+        content = save(arrays, metadata)
+        if self._seal:
+            content = self._seal.close(content, self._belongs_to("index"))
+        write_atomically(self._index, content, durable=self._durable)
 
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name, spec in self.specs.items():
-            if not self._path(name).exists():
-                shape = (_SLOTS, len(self.users), *spec.shape)
-                np.lib.format.open_memmap(self._path(name), mode="w+", dtype=np.float32, shape=shape)
+        for rows in self._rows.values():
+            rows.create()
 
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.npy"
+    def _rows_of(self, name: str, seal: Seal | None) -> Rows:
+        shape = self.specs[name].shape
+        if seal:
+            return SealedRows(self.folder / f"{name}.sealed", self.users, shape, seal, self._belongs_to(name))
+        return PlainRows(self.folder / f"{name}.npy", len(self.users), shape)
 
-    def _open(self, name: str) -> np.memmap[Any, Any]:
-        shape = (_SLOTS, len(self.users), *self.specs[name].shape)
+    def _belongs_to(self, name: str) -> str:
+        return f"{self.series}/{name}"
+
+    def _take_over(self) -> None:
+        """Seal what is there, and only then remove the plain files."""
+        self._prepare()
+        for name in self.specs:
+            plain = self._rows_of(name, None)
+            known = [(int(slot), int(position)) for slot, position in np.argwhere(self._rounds > 0)]
+            self._rows[name].write(((s, p, np.array(plain.read(s, p))) for s, p in known), self._durable)
+        self.commit()
+        for path in [self.folder / _INDEX, *(self.folder / f"{name}.npy" for name in self.specs)]:
+            path.unlink()
+
+    def _load_index(self, path: Path, seal: Seal | None) -> None:
         try:
-            stored: np.memmap[Any, Any] = np.lib.format.open_memmap(self._path(name), mode="r")
-        except (OSError, ValueError) as error:
-            raise StateError(f"{self._path(name)} cannot be read ({error}).") from None
-        if stored.shape != shape or stored.dtype != np.float32:
-            raise StateError(f"{self._path(name)} holds {list(stored.shape)} values where {list(shape)} are expected.")
-        return stored
-
-    def _load_index(self) -> None:
-        try:
-            with safe_open(self._index, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise StateError(f"{self._index} is damaged and cannot be read ({error}).") from None
+            content = path.read_bytes()
+            if seal:
+                content = seal.open(content, self._belongs_to("index"), path)
+            metadata, arrays = metadata_of(content), load(content)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise StateError(f"{path} is damaged and cannot be read ({error}).") from None
         expected = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self.specs)}
         for key, value in expected.items():
             if metadata.get(key) != value:
-                raise StateError(f"{self._index} has {key} '{metadata.get(key)}' where '{value}' is expected.")
+                raise StateError(f"{path} has {key} '{metadata.get(key)}' where '{value}' is expected.")
         if not np.array_equal(arrays["users"], self.users):
-            raise StateError(f"{self._index} belongs to other users than the {len(self.users)} hosted here.")
+            raise StateError(f"{path} belongs to other users than the {len(self.users)} hosted here.")
         self._rounds, self._checksums = arrays["rounds"].copy(), arrays["checksums"].copy()
+
+
+def metadata_of(content: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file that is in memory.
+
+    Raises:
+        ValueError: it has none that can be read.
+    """
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    return dict(header.get("__metadata__", {}))

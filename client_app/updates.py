@@ -11,7 +11,7 @@ from bouquet.randomness import Words
 from bouquet.records import PackedArray, PackedRows
 from bouquet.wire import TrainReply
 from client_app.personalization.base import Changes
-from client_app.training.compiler import kernels
+from client_app.training.compiler import row_kernels
 
 
 class SumCollector:
@@ -125,7 +125,7 @@ def add_rows(
         values: [nnz, …].
         weights: [c].
     """
-    code = kernels()
+    code = row_kernels()
     if code is not None and values.ndim == 2:
         code.add_weighted(table, rows.indptr, rows.values, values, weights)
         return

@@ -37,7 +37,7 @@ def local_task(
         options=options or host.config,
         users=host.histories.users[positions],
         round=round_,
-        seed=host.config.seed,
+        seed=host.draw_seed,
         positives=host.histories.train.take(positions),
         negatives=_negatives(host, positions, round_),
         shared=given.shared,
@@ -97,7 +97,7 @@ def rank(
     train, validation = histories.train.take(positions), histories.validation.take(positions)
     before = {"validation": train, "test": one_after_another(train, validation)}
     scores = {
-        part: scorer(host.backbone, host.methods, given, train, round_, histories=read, own_rows=own_rows)
+        part: host.watched(scorer(host.backbone, host.methods, given, train, round_, histories=read, own_rows=own_rows))
         for part, read in before.items()
     }
     return evaluate_users(
@@ -127,6 +127,6 @@ def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
         histories.num_items,
         options.negatives_per_positive,
         histories.users[positions],
-        options.seed,
+        host.draw_seed,
         round_,
     )

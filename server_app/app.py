@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from bouquet.config import RunConfig, Scalar, lookup, own
 from bouquet.errors import BouquetError
 from bouquet.evaluation import fairness, standard_error
+from bouquet.reporting.events import record_to
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 from strategies import STRATEGIES, BaseStrategy, without_other_methods
@@ -37,6 +38,7 @@ def run(grid: Grid, settings: Mapping[str, Scalar]) -> None:
         directory.create(without_other_methods(settings, config.strategy), {"engine": "flower"})
         print(f"Results go to {directory.path}")
     start = time.perf_counter()
+    record_to(directory.events)
     try:
         strategy = method(config, own(settings, method.options_class), directory)
         strategy.start(grid)
@@ -49,6 +51,8 @@ def run(grid: Grid, settings: Mapping[str, Scalar]) -> None:
         reason = f"{type(error).__name__}: {error}"
         directory.write_summary({"status": "failed", "error": reason})
         raise
+    finally:
+        record_to(None)
 
 
 def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
@@ -65,7 +69,7 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         "strategy": config.strategy,
         "personalization": config.personalization,
         "backbone": config.backbone,
-        "dataset": config.dataset,
+        "dataset": "devices" if config.catalogue_file else config.dataset,
         "split": config.split,
         "hold_out": config.hold_out,
         "train_negatives": config.train_negatives,

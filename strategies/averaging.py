@@ -73,7 +73,7 @@ class FedAvg(BaseStrategy):
             moments |= {f"first/{name}": first, f"second/{name}": second}
         return moments
 
-    def restore_extra(self, arrays: Extra, where: NDArray[np.int64]) -> None:
+    def restore_extra(self, arrays: Extra) -> None:
         names = [name.removeprefix("first/") for name in arrays if name.startswith("first/")]
         for name in names:
             self._moments[name] = (arrays[f"first/{name}"], arrays[f"second/{name}"])

@@ -10,6 +10,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs, exchanged, initial_shared
+from bouquet.catalogue import read_catalogue
 from bouquet.config import Options, RunConfig
 from bouquet.evaluation import summarise
 from bouquet.randomness import Purpose, generator
 from bouquet.records import message_bytes, pack, payload_bytes
+from bouquet.reporting.events import event
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import (
     EVALUATE,
@@ -34,10 +37,13 @@ from bouquet.wire import (
     TrainRequest,
     Update,
     Weighting,
+    most_evaluate_bytes,
+    most_train_bytes,
 )
-from strategies.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from strategies.checkpoint import Checkpoint, load_checkpoint, refuse_other_model, save_checkpoint
 from strategies.replies import Received, Sent, receive, require_enough
 from strategies.roster import Roster, await_roster
+from strategies.rounds import Rounds
 from strategies.selection import BestRound
 
 Extra = dict[str, NDArray[Any]]
@@ -64,6 +70,7 @@ class BaseStrategy(Strategy):
         self.config, self.options, self.directory = config, options, directory
         self.series = uuid.uuid4().hex
         self.roster: Roster
+        self.rounds: Rounds
         self.trained: NDArray[np.bool_]
         self.checkpoint_round = 0
         self.best = BestRound()
@@ -96,16 +103,17 @@ class BaseStrategy(Strategy):
         """Called once, when the roster is known and before anything is restored or sent."""
 
     def select_users(self, server_round: int) -> NDArray[np.int64]:
-        """Positions in the roster of this round's users: a fraction r of all, without replacement."""
-        count, size = len(self.roster.users), self.users_per_round()
-        if size == count:
-            return np.arange(count)
+        """Positions in the roster of this round's users: a fraction r of those present, without replacement."""
+        present = self.roster.present()
+        size = self.users_per_round(len(present))
+        if size == len(present):
+            return present
         source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING)
-        return np.sort(source.choice(count, size, replace=False))
+        return present[np.sort(source.choice(len(present), size, replace=False))]
 
-    def users_per_round(self) -> int:
-        """How many users train in a round."""
-        return max(1, round(self.config.fraction_train * len(self.roster.users)))
+    def users_per_round(self, present: int) -> int:
+        """How many of so many users train in a round."""
+        return max(1, round(self.config.fraction_train * present))
 
     def personal(self, users: NDArray[np.int64]) -> Arrays:
         """Per-user arrays [k, …] for these users, for methods that treat every user differently."""
@@ -131,15 +139,17 @@ class BaseStrategy(Strategy):
         """What else must be in a checkpoint."""
         return {}
 
-    def restore_extra(self, arrays: Extra, where: NDArray[np.int64]) -> None:
-        """Take back what `extra_arrays` gave.
-
-        Args:
-            where: [n] the place that each user of the roster had when it was given; -1 for a new one.
-        """
+    def restore_extra(self, arrays: Extra) -> None:
+        """Take back what `extra_arrays` gave."""
 
     def finish(self) -> None:
         """Called once, after the last round."""
+
+    def users_joined(self, count: int) -> None:
+        """So many new users stand at the end of the roster; for methods that keep something of every user."""
+
+    def users_forgotten(self, positions: NDArray[np.int64]) -> None:
+        """The users at these positions are about to leave the roster for good; drop what is kept of them."""
 
     # -- Flower's interface --------------------------------------------------------------------------------------
 
@@ -187,7 +197,9 @@ class BaseStrategy(Strategy):
             replies,
             self.roster.users,
             lambda content: TrainReply.decode(content, specs, self.update, reports),
+            lambda users: most_train_bytes(specs, self.update, users, reports),
         )
+        self.rounds.after(received)
         asked = sum(len(item.users) for item in self._sent)
         require_enough(received, asked, self.config.min_reply_fraction, f"Round {server_round}")
         shared = self.aggregate(server_round, self._shared, received.replies, received.users)
@@ -229,8 +241,13 @@ class BaseStrategy(Strategy):
         """
         reports = self.evaluation_reports(self.roster.specs)
         received = receive(
-            self._sent, replies, self.roster.users, lambda content: EvaluateReply.decode(content, reports)
+            self._sent,
+            replies,
+            self.roster.users,
+            lambda content: EvaluateReply.decode(content, reports),
+            lambda users: most_evaluate_bytes(users, reports),
         )
+        self.rounds.after(received)
         asked = sum(len(item.users) for item in self._sent)
         require_enough(received, asked, self.config.min_reply_fraction, f"Evaluation of round {server_round}")
         values = np.full((len(self.roster.users), *METRIC_SHAPE), np.nan)
@@ -270,9 +287,14 @@ class BaseStrategy(Strategy):
         resumed = load_checkpoint(self.directory.checkpoints) if self.config.resume else None
         if resumed:
             self.series = resumed.series
-        self.roster = await_roster(grid, self.series, self.config.min_nodes, self.config.node_timeout)
+        catalogue = read_catalogue(Path(self.config.catalogue_file)) if self.config.catalogue_file else None
+        roster = await_roster(grid, self.series, self.config.min_nodes, self.config.node_timeout, catalogue)
+        if resumed:
+            refuse_other_model(resumed, self.traveling(roster.specs))
+        self.roster = roster.in_order_of(resumed.users, resumed.sizes) if resumed else roster
         self.trained = np.zeros(len(self.roster.users), dtype=bool)
         self.prepare()
+        self.rounds = Rounds(self, grid, catalogue)
         specs = self.traveling(self.roster.specs)
         arrays = initial_arrays or to_record(initial_shared(specs, self.config.seed))
         if resumed:
@@ -281,27 +303,32 @@ class BaseStrategy(Strategy):
         result = Result(arrays=arrays)
         empty = ConfigRecord()
         for server_round in range(self.checkpoint_round + 1, num_rounds + 1):
-            if self._has_converged(server_round - 1):
+            if self.best.is_last(self.config, server_round - 1):
                 break
             begin = time.perf_counter()
-            messages = self.configure_train(server_round, arrays, train_config or empty, grid)
-            replies = list(grid.send_and_receive(messages, timeout=timeout))
+            look = self.rounds.begin()
+            self.configure_train(server_round, arrays, train_config or empty, grid)
+            replies = self.rounds.exchange.ask(self._sent, timeout, self.config.enough_reply_fraction)
             trained = time.perf_counter()
             new_arrays, train_metrics = self.aggregate_train(server_round, replies)
             arrays = result.arrays = new_arrays or arrays
             result.train_metrics_clientapp[server_round] = train_metrics or MetricRecord()
             aggregated = evaluated = time.perf_counter()
             if server_round % self.config.evaluate_every == 0 or server_round == num_rounds:
-                messages = self.configure_evaluate(server_round, arrays, evaluate_config or empty, grid)
-                replies = list(grid.send_and_receive(messages, timeout=timeout))
+                self.configure_evaluate(server_round, arrays, evaluate_config or empty, grid)
+                replies = self.rounds.exchange.ask(self._sent, timeout, self.config.enough_reply_fraction)
                 result.evaluate_metrics_clientapp[server_round] = (
                     self.aggregate_evaluate(server_round, replies) or MetricRecord()
                 )
                 evaluated = time.perf_counter()
             every = self.config.checkpoint_every
-            last = server_round == num_rounds or self._has_converged(server_round)
-            if every and (server_round % every == 0 or last):
-                self._checkpoint(server_round, to_arrays(arrays))
+            last = server_round == num_rounds or self.best.is_last(self.config, server_round)
+            due = every and (server_round % every == 0 or last)
+            # What was kept of a user that asked to be forgotten is still in the last checkpoint.
+            if due or (every and look["forgotten"]):
+                self._checkpoint(
+                    server_round, to_arrays(arrays), 1 if look["forgotten"] else self.config.checkpoints_kept
+                )
             if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = metrics
             self._record["seconds"] = {
@@ -310,16 +337,13 @@ class BaseStrategy(Strategy):
                 "evaluate": evaluated - aggregated,
                 "total": time.perf_counter() - begin,
             }
+            self._record["nodes"] = look
             self.directory.append_round(server_round, self._record)
+            event("round", round=server_round, users=self._record["users"], asked=self._record["asked"])
         self.finish()
         return result
 
     # -- inner works ---------------------------------------------------------------------------------------------
-
-    def _has_converged(self, server_round: int) -> bool:
-        """Whether `patience` evaluations have passed without a new best; known from rounds alone, as resuming needs."""
-        waited = (server_round - self.best.round) // self.config.evaluate_every
-        return 0 < self.config.patience <= waited
 
     def _note(self, received: Received, metrics: dict[str, Any]) -> None:
         sizes = self._record["bytes"]
@@ -331,7 +355,7 @@ class BaseStrategy(Strategy):
         self._record["loss"] = metrics["loss"]
         self._record["failures"] = [vars(failure) for failure in received.failures]
 
-    def _checkpoint(self, server_round: int, shared: Arrays) -> None:
+    def _checkpoint(self, server_round: int, shared: Arrays, keep: int) -> None:
         save_checkpoint(
             self.directory.checkpoints,
             Checkpoint(
@@ -340,19 +364,22 @@ class BaseStrategy(Strategy):
                 shared=shared,
                 extra=self.extra_arrays(),
                 users=self.roster.users,
+                sizes=self.roster.sizes,
                 trained=self.trained,
                 best=self.best,
             ),
+            keep,
         )
         self.checkpoint_round = server_round
 
     def _restore(self, checkpoint: Checkpoint) -> Arrays:
-        position = {int(user): index for index, user in enumerate(checkpoint.users)}
-        here = np.array([position.get(int(user), -1) for user in self.roster.users])
-        self.trained = np.where(here >= 0, checkpoint.trained[here], False)
+        self.trained[: len(checkpoint.users)] = checkpoint.trained
         self.best = checkpoint.best
         self.checkpoint_round = checkpoint.round
-        self.restore_extra(checkpoint.extra, here)
+        self.restore_extra(checkpoint.extra)
+        if joined := len(self.roster.users) - len(checkpoint.users):
+            self.best.users_joined(joined)
+            self.users_joined(joined)
         return checkpoint.shared
 
 

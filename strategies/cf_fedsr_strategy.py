@@ -48,9 +48,10 @@ class CFFedSR(FedAvg):
         options = self.options
         if not options.cf_fedsr_selection:
             return super().select_users(server_round)
-        sizes = self.roster.sizes
-        may = eligible(sizes, np.full(len(sizes), server_round), options.cf_fedsr_lambda_1, options.cf_fedsr_lambda_2)
-        users = np.flatnonzero(may) if may.any() else np.arange(len(sizes))
+        present = self.roster.present()
+        sizes, epochs = self.roster.sizes[present], np.full(len(present), server_round)
+        may = eligible(sizes, epochs, options.cf_fedsr_lambda_1, options.cf_fedsr_lambda_2)
+        users = present[may] if may.any() else present
         source = generator(self.config.seed, server_round, Purpose.CLUSTERING)
         labels = np.full(len(users), -1)
         known = self.known[users]
@@ -59,7 +60,7 @@ class CFFedSR(FedAvg):
             points = self.representations[users[known]]
             labels[known] = cluster(points, options.cf_fedsr_clustering, options.cf_fedsr_clusters, seed)
         members = [users[labels == label] for label in np.unique(labels)]
-        counts = allocate([len(group) for group in members], min(self.users_per_round(), len(users)))
+        counts = allocate([len(group) for group in members], min(self.users_per_round(len(present)), len(users)))
         chosen = [source.choice(group, count, replace=False) for group, count in zip(members, counts, strict=True)]
         self._choice = {
             "eligible": int(may.sum()),
@@ -92,11 +93,18 @@ class CFFedSR(FedAvg):
     def extra_arrays(self) -> Extra:
         return {**super().extra_arrays(), "representations": self.representations, "known": self.known}
 
-    def restore_extra(self, arrays: Extra, where: NDArray[np.int64]) -> None:
-        super().restore_extra(arrays, where)
-        here = where >= 0
-        self.representations[here] = arrays["representations"][where[here]]
-        self.known[here] = arrays["known"][where[here]]
+    def restore_extra(self, arrays: Extra) -> None:
+        super().restore_extra(arrays)
+        self.representations, self.known = arrays["representations"], arrays["known"]
+
+    def users_joined(self, count: int) -> None:
+        nothing = np.zeros((count, self.representations.shape[1]), np.float32)
+        self.representations = np.concatenate([self.representations, nothing])
+        self.known = np.concatenate([self.known, np.zeros(count, dtype=bool)])
+
+    def users_forgotten(self, positions: NDArray[np.int64]) -> None:
+        self.representations = np.delete(self.representations, positions, axis=0)
+        self.known = np.delete(self.known, positions)
 
     def _learn(self, reports: Arrays, users: NDArray[np.int64]) -> None:
         if "representation" in reports:

@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from bouquet.arrays import Arrays
-from bouquet.errors import StateError
+from bouquet.arrays import Arrays, Specs
+from bouquet.errors import ConfigError, StateError
 from bouquet.evaluation import summarise
 from bouquet.files import write_atomically
 from bouquet.randomness import Words
 from strategies.selection import BestRound
 
 _FORMAT = "1"
-_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class Checkpoint:
         round: the round that was finished.
         shared: shared arrays.
         extra: what else the method keeps.
-        users: [n] roster keys.
+        users: [n] roster keys, in the order of every per-user array.
+        sizes: [n] training interactions.
         trained: [n] who has trained.
         best: best evaluated round so far.
     """
@@ -46,19 +46,23 @@ class Checkpoint:
     shared: Arrays
     extra: dict[str, NDArray[Any]]
     users: Words
+    sizes: NDArray[np.int64]
     trained: NDArray[np.bool_]
     best: BestRound
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> None:
     """Write a checkpoint and drop the oldest ones.
 
+    Args:
+        keep: how many files stay.
     Raises:
         OSError: the disk is full; earlier checkpoints stay.
     """
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, NDArray[Any]] = {f"shared/{name}": values for name, values in checkpoint.shared.items()}
     arrays |= {f"extra/{name}": values for name, values in checkpoint.extra.items()}
+    arrays |= {"sizes": checkpoint.sizes}
     arrays |= {"users": checkpoint.users, "trained": checkpoint.trained, "best": checkpoint.best.values}
     metadata = {
         "format": _FORMAT,
@@ -68,7 +72,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     }
     arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
     write_atomically(folder / f"round-{checkpoint.round:06d}.safetensors", save(arrays, metadata))
-    for old in sorted(folder.glob("round-*.safetensors"))[:-_KEPT]:
+    for old in sorted(folder.glob("round-*.safetensors"))[:-keep]:
         old.unlink()
 
 
@@ -97,6 +101,23 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         shared={name.removeprefix("shared/"): a for name, a in arrays.items() if name.startswith("shared/")},
         extra={name.removeprefix("extra/"): a for name, a in arrays.items() if name.startswith("extra/")},
         users=arrays["users"],
+        # Checkpoints of earlier versions had no sizes; nodes tell them again.
+        sizes=arrays.get("sizes", np.ones(len(arrays["users"]), np.int64)),
         trained=arrays["trained"],
         best=BestRound(best["round"], best["score"], summarise(values) if best["round"] else {}, values),
     )
+
+
+def refuse_other_model(checkpoint: Checkpoint, specs: Specs) -> None:
+    """A checkpoint goes on with the model that made it.
+
+    Raises:
+        ConfigError: an array has another shape, for example because the catalogue has changed.
+    """
+    for name, spec in specs.items():
+        if name not in checkpoint.shared or checkpoint.shared[name].shape != spec.shape:
+            before = list(checkpoint.shared[name].shape) if name in checkpoint.shared else "not there"
+            raise ConfigError(
+                f"The checkpoint cannot go on: '{name}' was {before} and is now {list(spec.shape)}. "
+                "With another catalogue or model, start a new run."
+            )

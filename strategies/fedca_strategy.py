@@ -92,15 +92,26 @@ class FedCA(BaseStrategy):
         extra |= {f"aggregate/{name}": values for name, values in self.aggregates.items()}
         return extra if self.features is None else extra | {"features": self.features}
 
-    def restore_extra(self, arrays: Extra, where: NDArray[np.int64]) -> None:
-        known = where >= 0
+    def restore_extra(self, arrays: Extra) -> None:
         for name in self.tables:
-            self.tables[name][known] = arrays[f"table/{name}"][where[known]]
-            self.aggregates[name][known] = arrays[f"aggregate/{name}"][where[known]]
-        if "features" in arrays:
-            stored = arrays["features"]
-            self.features = np.zeros((len(where), *stored.shape[1:]), np.float32)
-            self.features[known] = stored[where[known]]
+            self.tables[name], self.aggregates[name] = arrays[f"table/{name}"], arrays[f"aggregate/{name}"]
+        self.features = arrays.get("features")
+
+    def users_joined(self, count: int) -> None:
+        base = initial_shared(self.roster.specs, self.config.seed)
+        for kept in (self.tables, self.aggregates):
+            for name, values in kept.items():
+                kept[name] = np.concatenate([values, np.repeat(base[name][None], count, axis=0)])
+        if self.features is not None:
+            nothing = np.zeros((count, *self.features.shape[1:]), np.float32)
+            self.features = np.concatenate([self.features, nothing])
+
+    def users_forgotten(self, positions: NDArray[np.int64]) -> None:
+        for kept in (self.tables, self.aggregates):
+            for name, values in kept.items():
+                kept[name] = np.delete(values, positions, axis=0)
+        if self.features is not None:
+            self.features = np.delete(self.features, positions, axis=0)
 
     # -- stages ----------------------------------------------------------------------------------------------------
 

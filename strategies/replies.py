@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -50,16 +50,22 @@ class Received:
         users: for each of them, its users' positions in the roster.
         failures: why the others are missing.
         bytes: size of the valid replies' arrays as they came.
+        silent: nodes that did not answer themselves.
     """
 
     replies: list
     users: list[NDArray[np.int64]]
     failures: list[Failure]
     bytes: int
+    silent: list[int] = field(default_factory=list)
 
 
 def receive(
-    sent: Sequence[Sent], messages: Iterable[Message], keys: Words, decode: Callable[[RecordDict], R]
+    sent: Sequence[Sent],
+    messages: Iterable[Message],
+    keys: Words,
+    decode: Callable[[RecordDict], R],
+    most_bytes: Callable[[int], int] | None = None,
 ) -> Received:
     """Match messages to what was sent, decode them, and set aside what is invalid.
 
@@ -68,30 +74,37 @@ def receive(
     Args:
         keys: [n] user keys of the roster.
         decode: raises `WireError` on a malformed reply.
+        most_bytes: the largest size that a reply about so many users can have; larger ones are not even decoded.
     """
     came = {message.metadata.reply_to_message_id: message for message in messages}
     replies: list[R] = []
     users: list[NDArray[np.int64]] = []
     failures: list[Failure] = []
+    silent: list[int] = []
     size = 0
     for item in sent:
         node = item.message.metadata.dst_node_id
         message = came.get(item.message.metadata.message_id)
         try:
+            if message is None or not_from(node, message):
+                silent.append(node)
             if message is None:
                 raise WireError("no reply came in time")
             if message.has_error():
                 raise WireError(error_text(message))
+            came_bytes = message_bytes(message.content)
+            if most_bytes and came_bytes > (most := most_bytes(len(item.users))):
+                raise WireError(f"the reply has {came_bytes} bytes where at most {most} make sense")
             reply = decode(message.content)
             if not np.array_equal(reply.users, keys[item.users]):
                 raise WireError("the reply is about other users than those asked for")
         except WireError as error:
             failures.append(Failure(node, len(item.users), str(error)))
             continue
-        size += message_bytes(message.content)
+        size += came_bytes
         replies.append(reply)
         users.append(item.users)
-    return Received(replies, users, failures, size)
+    return Received(replies, users, failures, size, silent)
 
 
 def require_enough(received: Received, asked: int, least: float, what: str) -> None:
@@ -104,6 +117,11 @@ def require_enough(received: Received, asked: int, least: float, what: str) -> N
     if valid == 0 or valid < least * asked:
         reason = received.failures[0].reason if received.failures else "no messages were sent"
         raise RunFailed(f"{what}: only {valid} of {asked} users gave a valid reply. The first failure says: {reason}")
+
+
+def not_from(node: int, message: Message) -> bool:
+    """Whether the SuperLink answered in place of a node that is not there."""
+    return bool(message.has_error() and message.metadata.src_node_id != node)
 
 
 def error_text(message: Message) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.config import RunConfig
+
 SELECTED_BY = ("validation", "full", "NDCG@10")
 
 Means = dict[str, dict[str, dict[str, float]]]
@@ -28,6 +30,13 @@ class BestRound:
     means: Means = field(default_factory=dict)
     values: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
+    def is_last(self, config: RunConfig, server_round: int) -> bool:
+        """Whether a run ends here: `patience` evaluations have passed without a new best.
+
+        Known from the number of rounds alone, so that a run that is resumed ends where it would have ended.
+        """
+        return 0 < config.patience <= (server_round - self.round) // config.evaluate_every
+
     def offer(self, server_round: int, means: Means, values: NDArray[np.float64]) -> bool:
         """Take a round if it is better than the best so far; among equals the earliest stays."""
         part, candidates, metric = SELECTED_BY
@@ -38,3 +47,14 @@ class BestRound:
         self.round, self.means, self.values = server_round, means, values
         self.score = float("-inf") if np.isnan(score) else score
         return True
+
+    def users_joined(self, count: int) -> None:
+        """New users stand at the end of the roster; they have no value in the best round."""
+        if self.round:
+            unknown = np.full((count, *self.values.shape[1:]), np.nan)
+            self.values = np.concatenate([self.values, unknown])
+
+    def users_forgotten(self, positions: NDArray[np.int64]) -> None:
+        """Drop the users at these positions; means over all users stay as they were published."""
+        if self.round:
+            self.values = np.delete(self.values, positions, axis=0)

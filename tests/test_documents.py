@@ -312,7 +312,15 @@ def test_the_example_of_a_strategy_runs_and_the_summary_is_as_documented(tmp_pat
 def test_the_page_about_strategies_knows_what_a_method_decides():
     page = (REPOSITORY / "docs" / "how-to" / "add-a-strategy.md").read_text()
     own = {"options_class", "update", "weighting", "traveling", "select_users", "personal", "aggregate", "returning"}
-    for name in own | {"reports", "prepare", "extra_arrays", "restore_extra", "finish"}:
+    for name in own | {
+        "reports",
+        "prepare",
+        "extra_arrays",
+        "restore_extra",
+        "finish",
+        "users_joined",
+        "users_forgotten",
+    }:
         assert hasattr(BaseStrategy, name)
         assert f"`{name}" in page
 

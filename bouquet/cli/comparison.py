@@ -63,7 +63,7 @@ def evaluate_centralized(
     A sequence model chooses its epoch on validation, and at test it has read the validation item too.
     """
     train = histories.train
-    parts = {
+    parts: dict[str, Any] = {
         "num_items": histories.num_items,
         "train": train,
         "validation": histories.validation,

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from bouquet.cli.deploy_app import deploy, serve
+from bouquet.cli.node_app import node, recommend
 from bouquet.errors import BouquetError
 
 app = typer.Typer(
@@ -22,6 +24,11 @@ app = typer.Typer(
 
 data = typer.Typer(help="The data sets: what there is, what is in it, how to get it.", no_args_is_help=True)
 app.add_typer(data, name="data")
+
+app.add_typer(deploy, name="deploy")
+app.add_typer(serve, name="serve")
+app.add_typer(node, name="node")
+app.command()(recommend)
 
 DataDir = Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets; else the cache.")]
 

@@ -20,8 +20,9 @@ from strategies.checkpoint import load_checkpoint
 
 ENGINES = ("flower", "local")
 # A resumed run must be the run that was stopped; these settings do not change what a round computes.
-RESUMABLE = {"resume", "num-server-rounds", "checkpoint-every", "round-timeout", "node-timeout", "min-reply-fraction"}
-PATHS = ("data-dir", "data-file", "state-dir", "out", "resume")
+RESUMABLE = {"resume", "num-server-rounds", "checkpoint-every", "checkpoints-kept", "round-timeout", "node-timeout"}
+RESUMABLE |= {"min-reply-fraction", "enough-reply-fraction", "min-nodes"}
+PATHS = ("data-dir", "data-file", "catalogue-file", "state-dir", "out", "resume")
 POLL_SECONDS = 0.1
 
 

@@ -56,6 +56,16 @@ class Screen:
             soft_wrap=True,
         )
 
+    def deployment_header(self, config: RunConfig) -> None:
+        """What starts on a deployment, whose data only the nodes can count."""
+        self._place = 0
+        self.rounds = config.num_server_rounds
+        where = "devices" if config.catalogue_file else config.dataset
+        self.console.print(
+            f"bouquet · {config.strategy} on {where} · {config.min_nodes} nodes or more · SuperLink and SuperNodes",
+            soft_wrap=True,
+        )
+
     def progress(self, directory: RunDirectory) -> None:
         """A line for every evaluated round since the last call; on a terminal the last line moves with each round."""
         rounds, self._place = directory.rounds_after(self._place)
@@ -64,12 +74,12 @@ class Screen:
             if "validation" in line or self.console.is_terminal:
                 self.console.print(self._round(line), end=end, soft_wrap=True)
 
-    def stopped(self, directory: RunDirectory, config: RunConfig) -> None:
+    def stopped(self, directory: RunDirectory, config: RunConfig, command: str = "bouquet run") -> None:
         """How to go on after Ctrl-C."""
         rounds = len(directory.rounds())
         self.console.print(f"\nStopped after round {rounds} of {config.num_server_rounds}.")
         if any(directory.checkpoints.glob("*.safetensors")):
-            self.console.print(f"Go on with: bouquet run -c 'resume=\"{directory.path}\"'", soft_wrap=True)
+            self.console.print(f"Go on with: {command} -c 'resume=\"{directory.path}\"'", soft_wrap=True)
 
     def table(self, directory: RunDirectory) -> None:
         """How good the run is, beside what it should be compared with."""

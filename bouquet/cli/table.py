@@ -58,7 +58,7 @@ class State(Enum):
 class CellScreen(Screen):
     """The screen of a run that is part of a table."""
 
-    def stopped(self, directory: RunDirectory, config: RunConfig) -> None:
+    def stopped(self, directory: RunDirectory, config: RunConfig, command: str = "bouquet table") -> None:
         """How to go on after Ctrl-C."""
         self.console.print("\nStopped. The same command goes on here.")
 

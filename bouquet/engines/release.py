@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
-from flwr.supercore.task_identity import TaskIdentity
+from bouquet.config import Scalar
 
 # ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 CLIENT_RAISED = 2
@@ -19,6 +22,9 @@ QUIET_ENVIRONMENT = {
 
 def use_task_identity() -> None:
     """Give this process the identity that Flower's messages ask for, when no Flower runtime did."""
+    # Here, so that what only writes command lines does without Flower's imports.
+    from flwr.supercore.task_identity import TaskIdentity
+
     if TaskIdentity._run_id is None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -26,3 +32,69 @@ def use_task_identity() -> None:
 def quiet_environment() -> dict[str, str]:
     """This process's environment without Flower's downloads and telemetry."""
     return {**os.environ, **QUIET_ENVIRONMENT}
+
+
+# -- the command lines of Flower's programs ----------------------------------------------------------------------------
+
+# How often a SuperExec asks for work: every message starts a process, and the default is a whole second.
+EXECUTOR_POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+
+
+def superlink_command(
+    host: str, port: int, fleet: str, database: Path, keys: Path, *, executor_apart: bool = False, health: str = ""
+) -> list[str]:
+    """A SuperLink with TLS that only lets registered SuperNodes in.
+
+    Args:
+        host, port: of the control and runtime APIs, for operators and the ServerApp.
+        fleet: HOST:PORT for SuperNodes.
+        keys: folder with ca.crt, server.crt, server.key and executor.secret.
+        executor_apart: the ServerApp is run by a SuperExec of its own.
+        health: HOST:PORT of a plain gRPC health service; "" for none.
+    """
+    command = ["flower-superlink", "--host", host, "--port", str(port), "--fleet-api-address", fleet]
+    command += ["--database", str(database), "--enable-supernode-auth"]
+    command += ["--disable-runtime-dependency-installation", *_server_tls(keys, "server")]
+    if executor_apart:
+        command += ["--isolation", "process", "--superexec-auth-secret-file", str(keys / "executor.secret")]
+    return command + (["--health-server-address", health] if health else [])
+
+
+def executor_command(address: str, keys: Path, health: str = "") -> list[str]:
+    """A SuperExec that runs the ServerApps of a SuperLink elsewhere."""
+    command = ["flower-superexec", "--runtime-api-address", address, "--root-certificates", str(keys / "ca.crt")]
+    command += ["--superexec-auth-secret-file", str(keys / "executor.secret")]
+    return command + (["--health-server-address", health] if health else [])
+
+
+def supernode_command(
+    superlink: str, keys: Path, node_config: Mapping[str, Scalar], port: int, health: str = ""
+) -> list[str]:
+    """A SuperNode: outgoing TLS to the SuperLink, its own key, and TLS on the loopback to its ClientApp.
+
+    Args:
+        superlink: HOST:PORT of the fleet API.
+        keys: folder with ca.crt, node.key, local-ca.crt, local.crt and local.key.
+        node_config: what the ClientApp finds in `context.node_config`.
+        port: free port on the loopback.
+    """
+    command = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(keys / "ca.crt")]
+    command += ["--auth-supernode-private-key", str(keys / "node.key")]
+    command += ["--host", "127.0.0.1", "--port", str(port), *_server_tls(keys, "local", "local-ca.crt")]
+    command += ["--node-config", node_config_text(node_config)]
+    return command + (["--health-server-address", health] if health else [])
+
+
+def node_config_text(values: Mapping[str, Scalar]) -> str:
+    """Settings of a node as SuperNode's command line takes them: TOML values, separated by blanks."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+
+
+def secure_connection(address: str, authority: Path) -> dict[str, Scalar]:
+    """A named connection in Flower's `config.toml`."""
+    return {"address": address, "root-certificates": str(authority)}
+
+
+def _server_tls(keys: Path, name: str, authority: str = "ca.crt") -> list[str]:
+    parts = {"--ssl-certfile": f"{name}.crt", "--ssl-keyfile": f"{name}.key", "--ssl-ca-certfile": authority}
+    return [word for flag, file in parts.items() for word in (flag, str(keys / file))]

@@ -9,4 +9,5 @@ from bouquet.config import RunConfig
 
 def run_name(config: RunConfig) -> str:
     """runs/<time>-<strategy>-<dataset>, relative to where the program was started."""
-    return f"runs/{datetime.now():%Y-%m-%d-%H%M%S}-{config.strategy}-{config.dataset}"
+    data = "devices" if config.catalogue_file else config.dataset
+    return f"runs/{datetime.now():%Y-%m-%d-%H%M%S}-{config.strategy}-{data}"

@@ -2,6 +2,7 @@
 
 config.toml      everything needed to repeat the run, versions included
 metrics.jsonl    one line per round
+events.jsonl     one line for everything that happened: rounds, nodes that came or left, refused replies
 summary.json     status running | completed | failed | stopped; figures only when completed
 users.safetensors  per-user metrics of the reported round, for paired tests
 checkpoints/     what the server needs to resume
@@ -46,6 +47,10 @@ class RunDirectory:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
 
     @property
     def summary(self) -> Path:
@@ -135,6 +140,10 @@ class RunDirectory:
         """What `write_json` wrote; empty if it never did."""
         path = self.path / name
         return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def read_config(self) -> dict[str, Any]:
+        """The settings of the run."""
+        return dict(tomllib.loads(self.config.read_text()).get("run", {}))
 
     def engine(self) -> dict[str, Any]:
         """How the run was carried out: engine and number of nodes."""

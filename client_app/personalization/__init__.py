@@ -32,6 +32,11 @@ def check_combination(config: RunConfig) -> None:
             f"{config.strategy} already decides how a device uses its item table, so it cannot be combined with "
             f"personalization '{config.personalization}'. Choose one of them."
         )
+    if config.strategy == "fedca" and (config.update_clip or config.update_noise or config.decoy_rows):
+        raise ConfigError(
+            "fedca's server must know what a device's table has become, so update-clip, update-noise and decoy-rows do "
+            "not fit it. Use its own noise, ldp-delta and ldp-delta-features."
+        )
 
 
 def device_methods(

@@ -1,7 +1,8 @@
 """The numba backend: matrix factorisation with compiled loops over users, on as many threads as the process may use.
 
-What the kernels do not compute (another model, weight decay), and everything where numba is not installed, is left
-to the torch backend.
+What the kernels do not compute (another model, a personalization, Adam with weight decay), and everything where numba
+is not installed, is left to the torch backend. Weight decay moves rows that a user never touched too, but by the same
+factor all of them: these are not trained, only multiplied.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
 from client_app.personalization.base import Changes
-from client_app.training.compiler import kernels
+from client_app.training.compiler import kernels, row_kernels
 from client_app.training.stacked import train_stacked
 from client_app.training.task import LocalTask
 from models import MatrixFactorization
@@ -30,74 +33,118 @@ BLOCK_BYTES = 16 * 2**20
 
 
 def fits(task: LocalTask) -> bool:
-    """Whether the kernels compute this task: plain matrix factorisation, touched rows only."""
+    """Whether the kernels compute this task: plain matrix factorisation, and no weight decay under Adam."""
     plain = isinstance(task.backbone, MatrixFactorization) and not task.personalizations
-    return plain and task.options.weight_decay == 0 and task.options.early_stop_tolerance == 0
+    return plain and (task.options.weight_decay == 0 or task.options.optimizer == "sgd")
 
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
     """Train blocks of users; what the kernels do not compute, torch does."""
-    code = kernels()
-    if code is None:
+    code, row_code = kernels(), row_kernels()
+    if code is None or row_code is None:
         _say_once()
-    if code is None or not fits(task):
+    if code is None or row_code is None or not fits(task):
         yield from train_stacked(task)
         return
     row_bytes = 4 * task.backbone.private["user_embedding"].size
     at_most = task.positives.lengths + task.negatives.lengths
+    if task.whole_table:
+        at_most = np.full_like(at_most, task.num_items)
     blocks = (np.cumsum(at_most * row_bytes) // BLOCK_BYTES).astype(np.int64)
     for block in np.split(np.arange(len(task.users)), np.flatnonzero(np.diff(blocks)) + 1):
         if len(block):
-            yield _train_block(task, block, code)
+            yield _Block(task, block, row_code).train(code)
 
 
-def _train_block(task: LocalTask, users: NDArray[np.int64], code: ModuleType) -> Changes:
-    options = task.options
-    positives, negatives = task.positives.take(users), task.negatives.take(users)
-    samples = len(positives.values) + len(negatives.values)
-    row_indptr, rows = np.empty(len(users) + 1, np.int64), np.empty(samples, np.int32)
-    place = np.empty(samples, np.int32)
-    code.touched_rows(
-        positives.indptr, positives.values, negatives.indptr, negatives.values, task.num_items, row_indptr, rows, place
-    )
-    touched = Ragged(row_indptr, rows[: row_indptr[-1]].copy())
-    shared = "item_embedding" in task.shared
-    vectors = task.private["user_embedding"][users].astype(task.dtype)
-    if shared:
-        origin = task.shared["item_embedding"].astype(task.dtype, copy=False)
-        tables = np.empty((len(touched.values), vectors.shape[1]), task.dtype)
-        code.gather(origin, touched.values, tables)
-    else:
-        owners = users[touched.row_of_value]
-        before = task.private["item_embedding"][owners, touched.values]
-        tables = before.astype(task.dtype)
-    losses = np.empty(len(users))
-    arguments = (
-        touched.indptr,
-        tables,
-        positives.indptr + negatives.indptr,
-        positives.lengths,
-        place,
-        vectors,
-        streams(task.seed, task.users[users], task.round, Purpose.BATCH_ORDER),
-        options.local_epochs,
-        options.batch_size,
-        options.optimizer == "adam",
-        task.dtype(task.rate("item_embedding")),
-        task.dtype(task.rate("user_embedding")),
-        losses,
-    )
-    _spread(lambda begin, end: code.train_users(begin, end, *arguments), touched.indptr)
-    task.private["user_embedding"][users] = vectors
-    changes = Changes(users=users, rows=touched, loss=losses)
-    if shared:
-        code.subtract_rows(tables, origin, touched.values)
-        changes.by_item["item_embedding"] = tables
-    else:
-        task.private["item_embedding"][owners, touched.values] = tables
-        if "item_embedding" in task.reported:
-            changes.by_item["item_embedding"] = tables - before
-    return changes
+class _Block:
+    """Some users, and the rows that each of them touches."""
+
+    def __init__(self, task: LocalTask, users: NDArray[np.int64], code: ModuleType) -> None:
+        self.task, self.users = task, users
+        self.positives, self.negatives = task.positives.take(users), task.negatives.take(users)
+        samples = len(self.positives.values) + len(self.negatives.values)
+        row_indptr, rows = np.empty(len(users) + 1, np.int64), np.empty(samples, np.int32)
+        self.place = np.empty(samples, np.int32)
+        parts = [part for ragged in (self.positives, self.negatives) for part in (ragged.indptr, ragged.values)]
+        code.touched_rows(*parts, task.num_items, row_indptr, rows, self.place)
+        self.touched = Ragged(row_indptr, rows[: row_indptr[-1]].copy())
+        self.owners = users[self.touched.row_of_value]
+
+    def train(self, code: ModuleType) -> Changes:
+        task, users, touched = self.task, self.users, self.touched
+        if "item_embedding" in task.shared:
+            origin, start = task.shared["item_embedding"].astype(task.dtype, copy=False), touched.values
+        else:
+            origin = task.private["item_embedding"][self.owners, touched.values].astype(task.dtype)
+            start = np.arange(len(origin), dtype=np.int32)
+        trained = np.empty((len(touched.values), origin.shape[1]), task.dtype)
+        vectors = task.private["user_embedding"][users].astype(task.dtype)
+        losses, steps = np.empty(len(users)), np.empty(len(users), np.int64)
+        as_change = "item_embedding" in task.shared and not task.whole_table
+        arguments = (
+            touched.indptr,
+            start,
+            origin,
+            as_change,
+            trained,
+            self.positives.indptr + self.negatives.indptr,
+            self.positives.lengths,
+            self.place,
+            vectors,
+            streams(task.seed, task.users[users], task.round, Purpose.BATCH_ORDER),
+            task.options.local_epochs,
+            task.options.batch_size,
+            task.options.optimizer == "adam",
+            task.dtype(task.rate("item_embedding")),
+            task.dtype(task.rate("user_embedding")),
+            task.dtype(task.decay("item_embedding")),
+            task.dtype(task.decay("user_embedding")),
+            task.options.early_stop_tolerance,
+            losses,
+            steps,
+        )
+
+        def work(begin: int, end: int) -> None:
+            with flushed_denormals():
+                code.train_users(begin, end, *arguments)
+
+        _spread(work, touched.indptr)
+        task.private["user_embedding"][users] = vectors
+        if task.whole_table:
+            return self._with_untouched(trained, steps, losses)
+        changes = Changes(users=users, rows=touched, loss=losses)
+        if as_change:
+            changes.by_item["item_embedding"] = trained
+        else:
+            task.private["item_embedding"][self.owners, touched.values] = trained
+            if "item_embedding" in task.reported:
+                changes.by_item["item_embedding"] = trained - origin
+        return changes
+
+    def _with_untouched(
+        self, trained: NDArray[np.floating], steps: NDArray[np.int64], losses: NDArray[np.floating]
+    ) -> Changes:
+        """Weight decay in closed form: every step multiplies a row without samples by 1 - rate · decay.
+
+        Args:
+            trained: [nnz, d] the touched rows after training.
+            steps: [c] taken by each user.
+        """
+        task, users, touched = self.task, self.users, self.touched
+        name, c, m = "item_embedding", len(users), task.num_items
+        shared = name in task.shared
+        before = task.shared[name][None] if shared else task.private[name][users]
+        factor = (1 - task.rate(name) * task.decay(name)) ** steps
+        after = (before * factor[:, None, None]).astype(task.dtype)
+        after[touched.row_of_value, touched.values] = trained
+        changes = Changes(
+            users=users, rows=Ragged.from_lengths(np.full(c, m), np.tile(np.arange(m, dtype=np.int32), c)), loss=losses
+        )
+        if shared or name in task.reported:
+            changes.by_item[name] = (after - before).astype(task.dtype).reshape(c * m, -1)
+        if not shared:
+            task.private[name][users] = after
+        return changes
 
 
 @cache
@@ -108,6 +155,21 @@ def _say_once() -> None:
 def threads() -> int:
     """How many threads this process may use: what its environment says (Ray does), else all cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Numbers too small for full precision count as 0 in this thread.
+
+    Gradients of samples that are fitted well are such numbers under Adam, and processors work on them many times
+    slower than on others.
+    """
+    before = bool(np.float64(1e-310) * np.float64(1.0) == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 def _spread(work, indptr: NDArray[np.int64]) -> None:  # type: ignore[no-untyped-def]

@@ -16,23 +16,31 @@ from types import ModuleType
 
 from bouquet.files import write_atomically
 
-_SOURCE = Path(__file__).with_name("kernels.py")
+
+def kernels() -> ModuleType | None:
+    """The kernels of local training, or None where numba is not installed."""
+    return _load("kernels")
+
+
+def row_kernels() -> ModuleType | None:
+    """The kernels that find and sum rows, or None where numba is not installed."""
+    return _load("row_kernels")
 
 
 @cache
-def kernels() -> ModuleType | None:
-    """The compiled kernels, or None where numba is not installed."""
+def _load(name: str) -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
-    source = _SOURCE.read_bytes()
+    original = Path(__file__).with_name(f"{name}.py")
+    source = original.read_bytes()
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bouquet" / "kernels"
-    path = root / f"kernels_{blake2b(source, digest_size=8).hexdigest()}.py"
+    path = root / f"{name}_{blake2b(source, digest_size=8).hexdigest()}.py"
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_atomically(path, source)
     except OSError:
-        path = _SOURCE  # a read-only home: compile in place, for this process
+        path = original  # a read-only home: compile in place, for this process
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

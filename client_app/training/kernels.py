@@ -5,8 +5,10 @@ in a batch of N samples,
 
     c_r = ((a + b) σ(z_r) - a) / N,    ∂L/∂q_r = c_r p,    ∂L/∂p = Σ_r c_r q_r,
 
-so nothing d-wide is gathered or scattered inside the loop. Every user writes to its own slices only, so the result
-does not depend on how many threads there are.
+so nothing d-wide is gathered or scattered inside the loop. The table of a user lies in the processor's cache in one
+of two layouts: by columns [d, rows] where a step visits all or a good part of its rows, because loops over a column
+fill vector registers, and by rows where a step visits few of them. Every user writes to its own slices only, so the
+result does not depend on how many threads there are.
 
 This module imports nothing of the project: it is compiled from a copy in a per-user folder, where the compiled code
 is found again by every later process (see `compiled`).
@@ -21,7 +23,9 @@ import numpy as np
 
 # Sums may be reordered into vector registers; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST)
+_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+# Up to so many rows per sample of a batch it is cheaper to visit all rows by columns than the batch's rows one by one.
+ROWS_PER_SAMPLE = 2
 
 
 @_compile
@@ -75,76 +79,6 @@ def batch_orders(stream, indptr, epoch, batch_size, out):
 
 
 @_compile
-def gather(table, rows, out):
-    """out = table[rows]."""
-    for i in range(len(rows)):
-        out[i] = table[rows[i]]
-
-
-@_compile
-def subtract_rows(out, table, rows):
-    """out -= table[rows]."""
-    for i in range(len(rows)):
-        row, origin = out[i], table[rows[i]]
-        for j in range(len(row)):
-            row[j] -= origin[j]
-
-
-@_compile
-def add_weighted(table, indptr, rows, values, weights):
-    """table[rows[i]] += weights[u] * values[i] for the rows i of every user u; table in float64."""
-    for user in range(len(weights)):
-        for i in range(indptr[user], indptr[user + 1]):
-            target, value = table[rows[i]], values[i]
-            for j in range(len(value)):
-                target[j] += weights[user] * value[j]
-
-
-@_compile
-def touched_rows(positive_indptr, positives, negative_indptr, negatives, num_items, row_indptr, rows, place):
-    """The distinct items of every user's samples, ascending, and where each sample's item is among them.
-
-    Args:
-        rows: [samples] filled per user from its first sample on; row_indptr: [k + 1] is filled with the counts.
-        place: [samples], positives of a user before its negatives, users one after another.
-    """
-    where = np.full(num_items, -1, np.int32)
-    filled, sample = 0, 0
-    row_indptr[0] = 0
-    for user in range(len(positive_indptr) - 1):
-        start = filled
-        for i in range(positive_indptr[user], positive_indptr[user + 1]):
-            if where[positives[i]] < 0:
-                where[positives[i]] = 0
-                rows[filled] = positives[i]
-                filled += 1
-        for i in range(negative_indptr[user], negative_indptr[user + 1]):
-            if where[negatives[i]] < 0:
-                where[negatives[i]] = 0
-                rows[filled] = negatives[i]
-                filled += 1
-        if 16 * (filled - start) > num_items:  # walking over the catalogue is cheaper than sorting
-            filled = start
-            for item in range(num_items):
-                if where[item] == 0:
-                    rows[filled] = item
-                    filled += 1
-        else:
-            rows[start:filled] = np.sort(rows[start:filled])
-        for i in range(start, filled):
-            where[rows[i]] = i - start
-        for i in range(positive_indptr[user], positive_indptr[user + 1]):
-            place[sample] = where[positives[i]]
-            sample += 1
-        for i in range(negative_indptr[user], negative_indptr[user + 1]):
-            place[sample] = where[negatives[i]]
-            sample += 1
-        for i in range(start, filled):
-            where[rows[i]] = -1
-        row_indptr[user + 1] = filled
-
-
-@_compile
 def _exponentials(logits, size, out, exponents, powers):
     """out = exp(-|logits|).
 
@@ -173,155 +107,269 @@ def _exponentials(logits, size, out, exponents, powers):
 
 
 @_compile
-def _count(here, order, start, stop, positives, counts, listed):
-    """Count a batch into counts[0] (positives) and counts[1] (negatives) by row, and list its distinct rows."""
+def _log1p(values, size, out):
+    """out = log(1 + values) for values in [0, 1]; in float32 by a polynomial (relative error 4e-7)."""
+    if out.itemsize == 8:
+        for i in range(size):
+            out[i] = math.log1p(values[i])
+        return
+    for i in range(size):
+        x = np.float32(values[i])
+        y = np.float32(-0.00857468)
+        y = y * x + np.float32(0.04421419)
+        y = y * x + np.float32(-0.10785368)
+        y = y * x + np.float32(0.17757024)
+        y = y * x + np.float32(-0.24499612)
+        y = y * x + np.float32(0.33276177)
+        y = y * x + np.float32(-0.49997449)
+        y = y * x + np.float32(0.99999981)
+        out[i] = y * x
+
+
+@_compile
+def _count(here, order, start, stop, num_positives, positives, samples, listed):
+    """Count a batch's positives and all its samples by row, and list its distinct rows."""
     active = 0
     for i in range(start, stop):
         row = here[order[i]]
-        if counts[0, row] == 0 and counts[1, row] == 0:
+        if samples[row] == 0:
             listed[active] = row
             active += 1
-        counts[0 if order[i] < positives else 1, row] += 1
+        samples[row] += 1
+        if order[i] < num_positives:
+            positives[row] += 1
     return active
 
 
 @_compile
-def _logits(table, p, listed, active, logits):
+def _take(counts, listed, active, out):
+    """out = counts[listed]; those counts are zero again."""
     for i in range(active):
-        row = table[listed[i]]
-        logits[i] = 0
-        for j in range(len(p)):
-            logits[i] += row[j] * p[j]
+        out[i] = counts[listed[i]]
+        counts[listed[i]] = 0
 
 
 @_compile
-def _slopes(counts, listed, active, logits, small, scale, slopes):
-    """c_r of the module's equation, for the listed rows; scale = 1 / N, small = exp(-|z|)."""
-    one = scale / scale
-    for i in range(active):
-        positive = counts[0, listed[i]]
-        sigmoid = (one if logits[i] >= 0 else small[i]) / (one + small[i])
-        slopes[i] = ((positive + counts[1, listed[i]]) * sigmoid - positive) * scale
+def _slopes(positives, samples, size, logits, small, scale, slopes):
+    """c_r of the module's equation; scale = 1 / N, small = exp(-|z|)."""
+    one = slopes.dtype.type(1)
+    for i in range(size):
+        numerator = one if logits[i] >= 0 else small[i]
+        slopes[i] = (samples[i] * (numerator / (one + small[i])) - positives[i]) * scale
 
 
 @_compile
-def _loss(counts, listed, active, logits, small):
-    """Σ (a + b) softplus(z) - a z over the listed rows."""
+def _loss(positives, samples, size, logits, rest):
+    """Σ samples softplus(z) - positives z, where softplus(z) = max(z, 0) + rest and rest = log(1 + exp(-|z|))."""
     total = 0.0
-    for i in range(active):
-        positive = counts[0, listed[i]]
-        softplus = math.log1p(small[i]) + max(logits[i], 0)
-        total += (positive + counts[1, listed[i]]) * softplus - positive * logits[i]
+    for i in range(size):
+        total += samples[i] * (rest[i] + max(logits[i], 0)) - positives[i] * logits[i]
     return total
 
 
 @_compile
-def _sgd_rows(table, p, listed, active, slopes, rate, gradient):
-    """gradient = Σ c_r q_r with the old rows, and q_r ← q_r - rate c_r p."""
+def _logits_by_columns(columns, p, logits):
+    size = columns.shape[1]
+    logits[:size] = 0
+    for j in range(len(p)):
+        column, factor = columns[j], p[j]
+        for r in range(size):
+            logits[r] += factor * column[r]
+
+
+@_compile
+def _sgd_by_columns(columns, p, slopes, rate, keep, gradient):
+    """gradient = Σ c_r q_r with the old rows, and q_r ← keep q_r - rate c_r p."""
+    for j in range(len(p)):
+        column, step, total = columns[j], rate * p[j], p.dtype.type(0)
+        for r in range(len(column)):
+            total += slopes[r] * column[r]
+            column[r] = keep * column[r] - step * slopes[r]
+        gradient[j] = total
+
+
+@_compile
+def _adam(weight, gradient, factor, first, second, numbers):
+    """One step of Adam along factor · gradient; returns Σ gradient · weight with the old weights.
+
+    Args:
+        numbers: β1, 1 - β1, β2, 1 - β2, ε, rate / (1 - β1^t), 1 / (1 - β2^t).
+    """
+    keep_1, take_1, keep_2, take_2, epsilon = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    rate, scale, total = numbers[5], numbers[6], weight.dtype.type(0)
+    for i in range(len(weight)):
+        g = factor * gradient[i]
+        m = keep_1 * first[i] + take_1 * g
+        v = keep_2 * second[i] + take_2 * g * g
+        total += gradient[i] * weight[i]
+        first[i], second[i] = m, v
+        weight[i] -= rate * m / (np.sqrt(scale * v) + epsilon)
+    return total
+
+
+@_compile
+def _adam_by_columns(columns, p, slopes, first, second, numbers, gradient):
+    """As `_sgd_by_columns`; moments move rows that are not in the batch too."""
+    for j in range(len(p)):
+        gradient[j] = _adam(columns[j], slopes, p[j], first[j], second[j], numbers)
+
+
+@_compile
+def _logits_by_rows(table, p, listed, active, logits):
+    zero = p.dtype.type(0)
+    for i in range(active):
+        row, total = table[listed[i]], zero
+        for j in range(len(p)):
+            total += row[j] * p[j]
+        logits[i] = total
+
+
+@_compile
+def _sgd_by_rows(table, p, listed, active, slopes, rate, keep, gradient):
+    """As `_sgd_by_columns`, for the listed rows."""
     gradient[:] = 0
     for i in range(active):
         row, c = table[listed[i]], slopes[i]
         step = rate * c
         for j in range(len(p)):
             gradient[j] += c * row[j]
-            row[j] -= step * p[j]
+            row[j] = keep * row[j] - step * p[j]
 
 
 @_compile
-def _adam(weight, gradient, first, second, numbers):
-    """One step of Adam on a row of weights; numbers: rate, β1, 1 - β1, β2, 1 - β2, ε, and both bias corrections."""
-    rate, keep_1, take_1, keep_2, take_2 = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    epsilon, scale_1, scale_2 = numbers[5], numbers[6], numbers[7]
-    for j in range(len(weight)):
-        m = keep_1 * first[j] + take_1 * gradient[j]
-        v = keep_2 * second[j] + take_2 * gradient[j] * gradient[j]
-        first[j], second[j] = m, v
-        weight[j] -= rate * (scale_1 * m) / (np.sqrt(scale_2 * v) + epsilon)
+def _catch_up(table, listed, active, step, seen, powers):
+    """Give the listed rows the decay of the steps that they were not in; powers[n] = decay factor of n steps."""
+    for i in range(active):
+        row = listed[i]
+        missed = step - seen[row] - 1
+        if missed > 0:
+            for j in range(table.shape[1]):
+                table[row, j] *= powers[missed]
+        seen[row] = step
 
 
 @_compile
-def _adam_rows(table, p, slopes_by_row, first, second, numbers, gradient, row_gradient):
-    """As `_sgd_rows`, for all rows: moments move those that are not in the batch too."""
-    gradient[:] = 0
-    for r in range(len(table)):
-        for j in range(len(p)):
-            gradient[j] += slopes_by_row[r] * table[r, j]
-            row_gradient[j] = slopes_by_row[r] * p[j]
-        _adam(table[r], row_gradient, first[r], second[r], numbers)
+def _load(origin, rows, table):
+    """table = origin[rows]."""
+    for r in range(len(rows)):
+        for j in range(origin.shape[1]):
+            table[r, j] = origin[rows[r], j]
+
+
+@_compile
+def _store(table, origin, rows, as_change, out):
+    """out = table, or its change from origin[rows]."""
+    for r in range(len(rows)):
+        for j in range(origin.shape[1]):
+            out[r, j] = table[r, j] - origin[rows[r], j] if as_change else table[r, j]
 
 
 @_compile
 def train_users(
-    begin, end, row_indptr, tables, sample_indptr, num_positives, place, vectors, stream,
-    epochs, batch_size, adam, item_rate, user_rate, losses,
+    begin, end, row_indptr, rows, origin, as_change, tables, sample_indptr, num_positives, place, vectors, stream,
+    epochs, batch_size, adam, item_rate, user_rate, item_decay, user_decay, tolerance, losses, steps,
 ):  # fmt: skip
-    """Train users begin … end - 1; `tables` [rows, d] and `vectors` [k, d] change in place.
+    """Train users begin … end - 1; `vectors` [k, d] change in place, `tables` [nnz, d] receive trained rows.
 
     Args:
-        row_indptr: [k + 1] rows of each user in `tables`.
+        row_indptr: [k + 1] working rows of each user in `rows` and `tables`.
+        rows: [nnz] where in `origin` [*, d] each working row starts from.
+        as_change: whether `tables` receive the rows' changes instead.
         sample_indptr: [k + 1] samples of each user in `place`; the first num_positives[u] are positives.
         place: [samples] row of each sample in its user's table.
         stream: [k] keyed stream of the batch order.
         item_rate, user_rate: of the tables' type.
-        losses: [k] receives the mean loss of the last epoch.
+        item_decay, user_decay: weight decay, added to the gradient as decay · weight; SGD only; of the tables' type.
+        tolerance: a user ends after an epoch that changed its loss by at most this share; 0: all epochs.
+        losses: [k] receives the mean loss of the last epoch, steps: [k] the number of steps taken.
     """
     d, dtype = vectors.shape[1], tables.dtype
     most_rows, most_samples = 1, 1
     for user in range(begin, end):
         most_rows = max(most_rows, row_indptr[user + 1] - row_indptr[user])
         most_samples = max(most_samples, sample_indptr[user + 1] - sample_indptr[user])
-    counts, listed = np.zeros((2, most_rows), dtype), np.empty(most_rows, np.int64)
+    memory, gradient = np.empty(most_rows * d, dtype), np.empty(d, dtype)
+    moments, user_moments = np.empty((2, most_rows * d if adam else 0), dtype), np.empty((2, d), dtype)
+    positives_by_row, samples_by_row = np.zeros(most_rows, dtype), np.zeros(most_rows, dtype)
+    positives, samples = np.empty(most_rows, dtype), np.empty(most_rows, dtype)
     logits, small, slopes = np.empty(most_rows, dtype), np.empty(most_rows, dtype), np.empty(most_rows, dtype)
-    by_row, exponents = np.empty(most_rows, dtype), np.empty(most_rows, np.int32)
-    powers = exponents.view(np.float32)
+    exponents, listed, all_rows = np.empty(most_rows, np.int32), np.empty(most_rows, np.int64), np.arange(most_rows)
+    powers, seen = exponents.view(np.float32), np.empty(most_rows, np.int64)
     keys, buckets = np.empty(most_samples, np.uint64), np.empty(most_samples + 1, np.int64)
-    bucket_of, order = np.empty(most_samples, np.int64), np.arange(most_samples)
-    gradient, row_gradient = np.zeros(d, dtype), np.zeros(d, dtype)
-    first = np.zeros((most_rows if adam else 1, d), dtype)
-    second, user_moments = np.zeros_like(first), np.zeros((2, d), dtype)
+    bucket_of, order = np.empty(most_samples, np.int64), np.empty(most_samples, np.int64)
     # Numbers of the tables' own type: a single float64 among them would make all arithmetic float64.
     scale = np.empty(1, dtype)
-    numbers = np.array([0.0, 0.9, 0.1, 0.999, 0.001, 1e-8, 0.0, 0.0]).astype(dtype)
+    numbers = np.array([0.9, 0.1, 0.999, 0.001, 1e-8, 0.0, 0.0]).astype(dtype)
     user_numbers = numbers.copy()
-    numbers[0], user_numbers[0] = item_rate, user_rate
+    most_steps = epochs * -(-most_samples // batch_size)
+    kept = ((1.0 - np.float64(item_rate) * item_decay) ** np.arange(most_steps + 1)).astype(dtype)
+    item_kept, user_kept = dtype.type(1) - item_rate * item_decay, dtype.type(1) - user_rate * user_decay
     for user in range(begin, end):
-        table = tables[row_indptr[user] : row_indptr[user + 1]]
+        mine = rows[row_indptr[user] : row_indptr[user + 1]]
         here = place[sample_indptr[user] : sample_indptr[user + 1]]
-        p, size, positives = vectors[user], len(here), num_positives[user]
-        batches, step, active = (size + batch_size - 1) // batch_size, 0, 0
-        first[: len(table) if adam else 0], second[: len(table) if adam else 0], user_moments[:] = 0, 0, 0
-        if batches == 1:
-            for i in range(size):
-                order[i] = i
-            active = _count(here, order, 0, size, positives, counts, listed)
-        for epoch in range(epochs):
-            losses[user] = 0.0 if size else np.nan
-            if batches > 1:
+        p, size, count, step, active, before = vectors[user], len(here), len(mine), 0, 0, np.nan
+        by_columns = adam or count <= ROWS_PER_SAMPLE * min(batch_size, size)
+        table, columns = memory[: count * d].reshape((count, d)), memory[: count * d].reshape((d, count))
+        if by_columns:
+            _load(origin, mine, columns.T)
+        else:
+            _load(origin, mine, table)
+        used = count * d if adam else 0
+        first, second = moments[0, :used].reshape((d, used // d)), moments[1, :used].reshape((d, used // d))
+        first[:], second[:], user_moments[:], seen[:count], losses[user] = 0, 0, 0, 0, np.nan
+        positives_by_row[:count], samples_by_row[:count] = 0, 0
+        for i in range(size):
+            order[i] = i
+        for epoch in range(epochs if size > 0 else 0):
+            loss, with_loss = 0.0, tolerance > 0 or epoch == epochs - 1
+            if size > batch_size:
                 _order(stream[user], epoch, size, batch_size, keys, buckets, bucket_of, order)
-            for batch in range(batches):
-                start, stop = batch * batch_size, min((batch + 1) * batch_size, size)
-                if batches > 1:
-                    active = _count(here, order, start, stop, positives, counts, listed)
-                step += 1
-                scale[0] = 1.0 / (stop - start)
-                _logits(table, p, listed, active, logits)
-                _exponentials(logits, active, small, exponents, powers)
-                _slopes(counts, listed, active, logits, small, scale[0], slopes)
-                if epoch == epochs - 1:
-                    losses[user] += _loss(counts, listed, active, logits, small) / size
-                if adam:
-                    for these in (numbers, user_numbers):
-                        these[6], these[7] = 1.0 / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
-                    by_row[: len(table)] = 0
-                    for i in range(active):
-                        by_row[listed[i]] = slopes[i]
-                    _adam_rows(table, p, by_row, first, second, numbers, gradient, row_gradient)
-                    _adam(p, gradient, user_moments[0], user_moments[1], user_numbers)
+            for start in range(0, size, batch_size):
+                stop = min(start + batch_size, size)
+                step, scale[0] = step + 1, 1.0 / (stop - start)
+                if step == 1 or size > batch_size:
+                    active = _count(
+                        here, order, start, stop, num_positives[user], positives_by_row, samples_by_row, listed
+                    )
+                    if by_columns:
+                        active = count
+                        positives[:count], samples[:count] = positives_by_row[:count], samples_by_row[:count]
+                        positives_by_row[:count], samples_by_row[:count] = 0, 0
+                    else:
+                        _take(positives_by_row, listed, active, positives)
+                        _take(samples_by_row, listed, active, samples)
+                if by_columns:
+                    _logits_by_columns(columns, p, logits)
                 else:
-                    _sgd_rows(table, p, listed, active, slopes, item_rate, gradient)
+                    if item_decay > 0:
+                        _catch_up(table, listed, active, step, seen, kept)
+                    _logits_by_rows(table, p, listed, active, logits)
+                _exponentials(logits, active, small, exponents, powers)
+                _slopes(positives, samples, active, logits, small, scale[0], slopes)
+                if adam:
+                    numbers[5], numbers[6] = item_rate / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
+                    user_numbers[5], user_numbers[6] = user_rate / (1.0 - 0.9**step), numbers[6]
+                    _adam_by_columns(columns, p, slopes, first, second, numbers, gradient)
+                    _adam(p, gradient, dtype.type(1), user_moments[0], user_moments[1], user_numbers)
+                else:
+                    if by_columns:
+                        _sgd_by_columns(columns, p, slopes, item_rate, item_kept, gradient)
+                    else:
+                        _sgd_by_rows(table, p, listed, active, slopes, item_rate, item_kept, gradient)
                     for j in range(d):
-                        p[j] -= user_rate * gradient[j]
-                if batches > 1:
-                    for i in range(active):
-                        counts[0, listed[i]], counts[1, listed[i]] = 0, 0
-        counts[:, : len(table)] = 0
+                        p[j] = user_kept * p[j] - user_rate * gradient[j]
+                if with_loss:
+                    _log1p(small, active, small)
+                    loss += _loss(positives, samples, active, logits, small)
+            if with_loss:
+                losses[user] = loss / size
+            if tolerance > 0 and abs(before - losses[user]) <= tolerance * abs(before):
+                break
+            before = losses[user]
+        steps[user] = step
+        if by_columns:
+            _store(columns.T, origin, mine, as_change, tables[row_indptr[user] : row_indptr[user + 1]])
+        else:
+            if item_decay > 0:
+                _catch_up(table, all_rows, count, step + 1, seen, kept)
+            _store(table, origin, mine, as_change, tables[row_indptr[user] : row_indptr[user + 1]])

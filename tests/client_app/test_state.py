@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from bouquet.arrays import ArraySpec
-from bouquet.errors import StateError
+from bouquet.errors import ConfigError, StateError
 from bouquet.randomness import user_keys
+from bouquet.sealing import Seal, read_seal
 from client_app.state import PrivateState
 
 USERS = user_keys(["ann", "bob", "cid"])
@@ -116,3 +117,85 @@ def test_state_of_another_series_or_of_other_users_is_refused(tmp_path):
         opened(tmp_path, series="other")
     with pytest.raises(StateError, match="belongs to other users"):
         opened(tmp_path, users=USERS[::-1].copy())
+
+
+# -- encrypted state -------------------------------------------------------------------------------------------------
+
+KEY, OTHER_KEY = Seal(bytes(range(32))), Seal(bytes(32))
+
+
+def sealed(folder, seal=KEY):
+    return PrivateState(folder, "s", USERS, SPECS, initial, seal=seal)
+
+
+def commit_sealed(folder, round_, seal=KEY):
+    state = sealed(folder, seal)
+    state.write(ALL, round_, 0, version(round_))
+    state.commit()
+
+
+def test_encrypted_state_comes_back_and_the_disk_does_not_tell_it(tmp_path):
+    commit_sealed(tmp_path, 1)
+    values = sealed(tmp_path).read(ALL, 2, np.ones(3, bool))
+    for name, expected in version(1).items():
+        np.testing.assert_array_equal(values[name], expected)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "index.sealed",
+        "user_embedding.sealed",
+        "item_embedding.sealed",
+    }
+    secrets = [row.tobytes() for row in version(1)["user_embedding"]] + [USERS.tobytes()]
+    for path in tmp_path.iterdir():
+        assert not any(secret in path.read_bytes() for secret in secrets)
+
+
+@pytest.mark.parametrize("name", ["user_embedding.sealed", "item_embedding.sealed", "index.sealed"])
+def test_encrypted_state_that_was_changed_is_an_error_that_names_the_file(tmp_path, name):
+    commit_sealed(tmp_path, 1)
+    file = tmp_path / name
+    content = bytearray(file.read_bytes())
+    for place in range(20, len(content), 24):
+        content[place] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StateError, match=name):
+        sealed(tmp_path).read(ALL, 2, np.ones(3, bool))
+    assert file.read_bytes() == content, "nothing may be overwritten"
+
+
+def test_rows_of_two_users_cannot_be_exchanged(tmp_path):
+    commit_sealed(tmp_path, 1)
+    file = tmp_path / "user_embedding.sealed"
+    content, record = bytearray(file.read_bytes()), 4 * 4 + 28
+    for slot in range(3):
+        first = 3 * slot * record
+        ann, bob = content[first : first + record], content[first + record : first + 2 * record]
+        content[first : first + 2 * record] = bob + ann
+    file.write_bytes(content)
+    with pytest.raises(StateError, match="cannot be decrypted"):
+        sealed(tmp_path).read(ALL, 2, np.ones(3, bool))
+
+
+def test_another_key_or_none_is_refused(tmp_path):
+    commit_sealed(tmp_path, 1)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(StateError, match="index.sealed cannot be decrypted: it is damaged, or the key is another one"):
+        sealed(tmp_path, OTHER_KEY)
+    with pytest.raises(StateError, match="index.sealed is encrypted; give this node its key"):
+        opened(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_plain_state_is_taken_over_when_a_key_comes(tmp_path):
+    commit(tmp_path, 1)
+    commit(tmp_path, 2, positions=np.array([1]))
+    values = sealed(tmp_path).read(ALL, 3, np.ones(3, bool))["user_embedding"]
+    assert values[:, 0].tolist() == [10, 21, 12]
+    assert not list(tmp_path.glob("*.npy"))
+    assert sealed(tmp_path).read(ALL, 2, np.ones(3, bool))["user_embedding"][1, 0] == 11
+
+
+@pytest.mark.parametrize("text", ["", "00", "zz" * 32])
+def test_a_bad_key_file_is_named(tmp_path, text):
+    (tmp_path / "state.key").write_text(text)
+    with pytest.raises(ConfigError, match="state.key is no key file"):
+        read_seal(tmp_path / "state.key")

@@ -159,7 +159,7 @@ def test_early_stop_is_each_users_own(fast, batch_size, optimizer, backbone):
         "optimizer": optimizer,
         "batch_size": batch_size,
         "local_epochs": 8,
-        "early_stop_tolerance": 0.05,
+        "early_stop_tolerance": 0.15,
     }
     expected, found = (outcome(make_task(**options), backend) for backend in ("loop", fast))
     # Over eight epochs Adam turns the rounding of gradients near its ε into more than the last digits.

@@ -48,7 +48,7 @@ def small_settings(folder: Path, **changes: Scalar) -> dict[str, Scalar]:
         "checkpoint-every": 2,
         "embedding-size": 4,
         "batch-size": 32,
-        "node-timeout": 20.0,
+        "node-timeout": 60.0,
     }
     return settings | {key.replace("_", "-"): value for key, value in changes.items()}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from bouquet.engines.flower import FlowerSimulation, _free_port, _is_healthy
+from bouquet.engines.flower import FlowerSimulation
+from bouquet.engines.ports import free_port, is_healthy
 from bouquet.engines.processes import end_all
 from bouquet.engines.release import QUIET_ENVIRONMENT
 from bouquet.errors import RunFailed
@@ -118,7 +119,7 @@ def test_ctrl_c_ends_flower_too(tmp_path, short_folder):
 
 def test_plain_flwr_run_works_from_the_checkout(tmp_path, short_folder):
     """`flwr run .` with Flower's own command, against a SuperLink that somebody else started."""
-    port, home = _free_port(), short_folder / "home"
+    port, home = free_port(), short_folder / "home"
     home.mkdir()
     connection = {"superlink": {"default": "mine", "mine": {"address": f"127.0.0.1:{port}", "insecure": True}}}
     (home / "config.toml").write_text(tomli_w.dumps(connection))
@@ -133,7 +134,7 @@ def test_plain_flwr_run_works_from_the_checkout(tmp_path, short_folder):
         start_new_session=True,
     )
     try:
-        await_condition(lambda: _is_healthy(port))
+        await_condition(lambda: is_healthy(f"127.0.0.1:{port}"))
         out = RunDirectory(tmp_path / "run")
         changed = f'num-server-rounds=2 out="{out.path}" state-dir="{tmp_path}/state" strategy="fcf"'
         federation = "num-supernodes=3 client-resources-num-cpus=1"

@@ -1,0 +1,165 @@
+"""The commands `bouquet deploy …` and `bouquet serve …`; what they do stands in `bouquet.cli.deploy` and `serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+deploy = typer.Typer(help="A federation of real processes: TLS, registered nodes, gRPC.", no_args_is_help=True)
+serve = typer.Typer(help="One role of a deployment, in the foreground: for containers and services.")
+
+Dir = Annotated[Path, typer.Option("--dir", help="Folder of a deployment on this machine.")]
+Superlink = Annotated[
+    str, typer.Option("--superlink", envvar="BOUQUET_SUPERLINK", help="HOST:PORT of a SuperLink elsewhere.")
+]
+Keys = Annotated[Path, typer.Option("--keys", envvar="BOUQUET_KEYS", help="Folder with the keys of this role.")]
+Runs = Annotated[
+    Path, typer.Option("--runs", envvar="BOUQUET_RUNS", help="Folder of results that the ServerApp writes.")
+]
+Health = Annotated[str, typer.Option("--health", help="HOST:PORT of a plain gRPC health service; none by default.")]
+DEPLOYMENT, KEYS, RUNS = Path("deployment-local"), Path("keys"), Path("runs")
+
+
+@deploy.command()
+def keys(
+    out: Annotated[Path, typer.Option("--out", help="Folder of all keys; what is there stays.")] = KEYS,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="Name or address of the SuperLink; can be repeated.")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="Make keys of node-1 to node-N.")] = 0,
+    node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; can be repeated.")] = None,
+) -> None:
+    """Make certificates and keys: authority, SuperLink, nodes."""
+    from bouquet.cli.operate import keys_command
+
+    keys_command(out, host or [], nodes, node or [])
+
+
+@deploy.command()
+def up(
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=0, help="SuperNodes that the users are laid over; 0: none yet.")
+    ] = 3,
+    dataset: Annotated[str, typer.Option("--dataset", help="Name of a data set.")] = "",
+    data_dir: Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets.")] = "",
+    data_file: Annotated[str, typer.Option("--data-file", help="A CSV, TSV or Parquet file of your own.")] = "",
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
+    directory: Dir = DEPLOYMENT,
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine."""
+    from bouquet.cli.deploy import up_command
+
+    up_command(directory, nodes, override or [], dataset, data_dir, data_file)
+
+
+@deploy.command()
+def run(
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
+    directory: Dir = DEPLOYMENT,
+    superlink: Superlink = "",
+    keys: Keys = KEYS,
+    runs: Runs = RUNS,
+) -> None:
+    """Train on a running deployment, and exit with 0 only if the run completed."""
+    from bouquet.cli.deploy import run_command
+    from bouquet.cli.operate import target_of
+    from bouquet.cli.screen import Screen
+
+    screen = Screen()
+    screen.table(run_command(target_of(directory, superlink, keys, runs), config, override or [], screen))
+
+
+@deploy.command()
+def status(
+    directory: Dir = DEPLOYMENT,
+    superlink: Superlink = "",
+    keys: Keys = KEYS,
+    runs: Runs = RUNS,
+    format_: Annotated[str, typer.Option("--format", help="text, json, or prometheus.")] = "text",
+    listen: Annotated[str, typer.Option("--listen", help="HOST:PORT to serve /metrics on, until interrupted.")] = "",
+) -> None:
+    """Round, nodes, users, failures, bytes and the last metrics of a deployment."""
+    from bouquet.cli.operate import status_command, target_of
+
+    status_command(target_of(directory, superlink, keys, runs), format_, listen)
+
+
+@deploy.command()
+def down(
+    purge: Annotated[bool, typer.Option("--purge", help="Remove the folder too: keys, private state, runs.")] = False,
+    directory: Dir = DEPLOYMENT,
+) -> None:
+    """End every process of a deployment on this machine."""
+    from bouquet.cli.operate import down_command
+
+    down_command(directory, purge)
+
+
+@deploy.command()
+def register(
+    public: Annotated[
+        list[Path] | None, typer.Argument(metavar="[KEY.pub]…", help="Public keys; left out: all of --keys.")
+    ] = None,
+    directory: Dir = DEPLOYMENT,
+    superlink: Superlink = "",
+    keys: Keys = KEYS,
+) -> None:
+    """Let nodes in whose public keys are given."""
+    from bouquet.cli.operate import register_command, target_of
+
+    register_command(target_of(directory, superlink, keys, RUNS), public or [], keys)
+
+
+@serve.command("superlink")
+def serve_superlink(
+    keys: Keys = KEYS,
+    database: Annotated[Path, typer.Option("--database", help="File that survives a restart.")] = Path("superlink.db"),
+    host: Annotated[str, typer.Option("--host", help="Where operators and the executor connect.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Where operators and the executor connect.")] = 8000,
+    fleet: Annotated[str, typer.Option("--fleet", help="HOST:PORT where SuperNodes connect.")] = "0.0.0.0:9092",
+    health: Health = "",
+) -> None:
+    """The SuperLink; its ServerApp runs in `bouquet serve executor`."""
+    from bouquet.cli.serve import superlink_command
+
+    superlink_command(keys, database, host, port, fleet, health)
+
+
+@serve.command("executor")
+def serve_executor(superlink: Superlink, keys: Keys = KEYS, health: Health = "") -> None:
+    """The executor of ServerApps."""
+    from bouquet.cli.serve import executor_command
+
+    executor_command(superlink, keys, health)
+
+
+@serve.command("node")
+def serve_node(
+    superlink: Superlink,
+    keys: Keys = KEYS,
+    partition: Annotated[
+        str, typer.Option("--partition", envvar="BOUQUET_PARTITION", help="I/N: part I of N, from 1, of the data set.")
+    ] = "1/1",
+    data_dir: Annotated[str, typer.Option("--data-dir", help="Folder of the data on this node.")] = "",
+    data_file: Annotated[str, typer.Option("--data-file", help="File of the data on this node.")] = "",
+    state: Annotated[Path, typer.Option("--state", help="Folder of private state.")] = Path("state"),
+    health: Health = "",
+) -> None:
+    """A SuperNode with a part of a data set."""
+    from bouquet.cli.serve import node_command
+
+    node_command(superlink, keys, partition, data_dir, data_file, state, health)
+
+
+@serve.command("check")
+def serve_check(
+    address: Annotated[str, typer.Argument(help="HOST:PORT of a health service, or of a SuperLink with --keys.")],
+    keys: Annotated[Path | None, typer.Option("--keys", help="Folder with ca.crt, for a SuperLink.")] = None,
+) -> None:
+    """Exit with 0 if a role is well: for health checks."""
+    from bouquet.cli.serve import check_command
+
+    check_command(address, keys)

@@ -1,0 +1,117 @@
+"""The folder of one person's device, read and written without a model.
+
+device.json            who this is, where the history is, whether it asked to be forgotten
+catalogue.json         the catalogue that the server published
+trained.json           every item that was ever trained on
+recommendations.json   what the newest model would recommend
+private/               private state, by run series
+keys/                  the device's own keys, and the authority that the SuperLink's certificate is signed with
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bouquet.catalogue import Catalogue, load_catalogue
+from bouquet.errors import StateError
+from bouquet.files import write_atomically
+from bouquet.sealing import Seal
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Device:
+    """The folder of one device.
+
+    Args:
+        folder: see the module.
+        seal: encrypts what tells about the person; None: it is stored as it is.
+    """
+
+    folder: Path
+    seal: Seal | None = None
+
+    def settings(self) -> dict[str, str]:
+        """`device.json`.
+
+        Raises:
+            StateError: it is missing, damaged, or of another version.
+        """
+        path = self.folder / "device.json"
+        try:
+            document = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise StateError(f"{path} cannot be read ({error}).") from None
+        if not isinstance(document, dict) or document.get("format") != _FORMAT:
+            raise StateError(f"{path} is of another version of this program.")
+        return document
+
+    def save_settings(self, settings: Mapping[str, str]) -> None:
+        """Write `device.json`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "device.json", json.dumps({**settings, "format": _FORMAT}, indent=2) + "\n")
+
+    def catalogue(self) -> Catalogue | None:
+        """The published catalogue, if the device has one."""
+        path = self.folder / "catalogue.json"
+        return load_catalogue(path) if path.exists() else None
+
+    def trained(self) -> set[str]:
+        """Every item that was ever trained on."""
+        return set(self._read("trained.json", []))
+
+    def mark_trained(self, items: Sequence[str]) -> None:
+        """Remember items, before they are trained on."""
+        known = self.trained()
+        if not known.issuperset(items):
+            self._write("trained.json", sorted(known | set(items)))
+
+    def recommendations(self) -> dict[str, Any]:
+        """`items`, `titles`, `scores` and `round` of the newest model, best first; empty before the first."""
+        return self._read("recommendations.json", {})
+
+    def save_recommendations(
+        self, catalogue: Catalogue, rows: Sequence[int], scores: Sequence[float], round_: int
+    ) -> None:
+        """Keep what a model would recommend, best first; items that the person has are left out when it is shown."""
+        document = {
+            "items": [catalogue.items[row] for row in rows],
+            "titles": [catalogue.titles[row] for row in rows],
+            "scores": [round(score, 6) for score in scores],
+            "round": round_,
+        }
+        self._write("recommendations.json", document)
+
+    def forget(self) -> None:
+        """Remove everything about the person, and remember only that the server must be told."""
+        settings = self.settings()
+        # First the mark: killed in between, the device does not take part any more and can be asked again.
+        self.save_settings({**settings, "forgotten": settings["user"], "told": ""})
+        for name in ("trained.json", "recommendations.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "private", ignore_errors=True)
+
+    def _read(self, name: str, default: Any) -> Any:
+        path = self.folder / name
+        if not path.exists():
+            return default
+        content = path.read_bytes()
+        if self.seal:
+            content = self.seal.open(content, name, path)
+        try:
+            document = json.loads(content)
+        except ValueError:
+            raise StateError(f"{path} is damaged, or encrypted with a key that was not given.") from None
+        if not isinstance(document, type(default)):
+            raise StateError(f"{path} is damaged.")
+        return document
+
+    def _write(self, name: str, document: object) -> None:
+        content = json.dumps(document).encode()
+        write_atomically(self.folder / name, self.seal.close(content, name) if self.seal else content)

@@ -1,0 +1,34 @@
+"""Free ports, and whether a SuperLink answers on one."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_healthy(address: str, authority: Path | None = None) -> bool:
+    """Whether a SuperLink says that it is well.
+
+    Args:
+        address: HOST:PORT of its control API.
+        authority: certificate that its own must be signed with; None where it speaks plain HTTP.
+    """
+    context = ssl.create_default_context(cafile=str(authority)) if authority else None
+    scheme = "https" if authority else "http"
+    # A proxy of the environment is not the way to a SuperLink.
+    handlers = [urllib.request.ProxyHandler({})] + ([urllib.request.HTTPSHandler(context=context)] if context else [])
+    try:
+        with urllib.request.build_opener(*handlers).open(f"{scheme}://{address}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,65 @@
+"""Compiled loops over the rows of users' tables: which rows there are, and sums of them over users.
+
+As `kernels`, this module imports nothing of the project and is compiled from a copy.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_compile = numba.njit(cache=True, nogil=True)
+
+
+@_compile
+def add_weighted(table, indptr, rows, values, weights):
+    """table[rows[i]] += weights[u] * values[i] for the rows i of every user u; table in float64."""
+    for user in range(len(weights)):
+        for i in range(indptr[user], indptr[user + 1]):
+            target, value = table[rows[i]], values[i]
+            for j in range(len(value)):
+                target[j] += weights[user] * value[j]
+
+
+@_compile
+def touched_rows(positive_indptr, positives, negative_indptr, negatives, num_items, row_indptr, rows, place):
+    """The distinct items of every user's samples, ascending, and where each sample's item is among them.
+
+    Args:
+        rows: [samples] filled per user from its first sample on; row_indptr: [k + 1] is filled with the counts.
+        place: [samples], positives of a user before its negatives, users one after another.
+    """
+    where = np.full(num_items, -1, np.int32)
+    filled, sample = 0, 0
+    row_indptr[0] = 0
+    for user in range(len(positive_indptr) - 1):
+        start = filled
+        for i in range(positive_indptr[user], positive_indptr[user + 1]):
+            if where[positives[i]] < 0:
+                where[positives[i]] = 0
+                rows[filled] = positives[i]
+                filled += 1
+        for i in range(negative_indptr[user], negative_indptr[user + 1]):
+            if where[negatives[i]] < 0:
+                where[negatives[i]] = 0
+                rows[filled] = negatives[i]
+                filled += 1
+        if 16 * (filled - start) > num_items:  # walking over the catalogue is cheaper than sorting
+            filled = start
+            for item in range(num_items):
+                if where[item] == 0:
+                    rows[filled] = item
+                    filled += 1
+        else:
+            rows[start:filled] = np.sort(rows[start:filled])
+        for i in range(start, filled):
+            where[rows[i]] = i - start
+        for i in range(positive_indptr[user], positive_indptr[user + 1]):
+            place[sample] = where[positives[i]]
+            sample += 1
+        for i in range(negative_indptr[user], negative_indptr[user + 1]):
+            place[sample] = where[negatives[i]]
+            sample += 1
+        for i in range(start, filled):
+            where[rows[i]] = -1
+        row_indptr[user + 1] = filled

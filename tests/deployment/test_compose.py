@@ -1,0 +1,84 @@
+"""The Compose file and the image: who gets which key, what is published, and that every package is pinned."""
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.conftest import REPOSITORY
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with Flower")
+COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
+SERVICES = COMPOSE["services"]
+
+
+def volumes_of(service):
+    return {entry.split(":")[0]: entry.split(":")[1:] for entry in SERVICES[service].get("volumes", [])}
+
+
+def test_every_service_is_the_one_image_without_rights():
+    for name, service in SERVICES.items():
+        assert service["image"] == SERVICES["superlink"]["image"], name
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert "privileged" not in service, name
+    dockerfile = (REPOSITORY / "deployment" / "Dockerfile").read_text()
+    assert dockerfile.rindex("USER bouquet") > dockerfile.rindex("FROM ")
+
+
+def test_nobody_but_its_owner_mounts_a_private_key():
+    for name in SERVICES:
+        keys = {volume for volume in volumes_of(name) if volume.startswith("keys-")}
+        if name == "keys":
+            assert keys == {volume for volume in COMPOSE["volumes"] if volume.startswith("keys-")}
+            continue
+        owner = {"register": "operator", "superlink": "server"}.get(name, name)
+        assert keys == {f"keys-{owner}"}, name
+        assert all(volumes_of(name)[volume][-1] == "ro" for volume in keys), name
+
+
+def test_only_the_port_for_nodes_is_published_and_the_control_network_is_internal():
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert published == {"superlink": ["${BOUQUET_FLEET_PORT:-9092}:9092"]}
+    assert COMPOSE["networks"]["control"]["internal"]
+    for name, service in SERVICES.items():
+        if name.startswith(("node-", "device-")):
+            assert service["networks"] == ["fleet"], name
+            assert service["mem_limit"], name
+
+
+def test_every_node_has_state_of_its_own():
+    states = [
+        volume
+        for name in SERVICES
+        if name.startswith(("node-", "device-"))
+        for volume in volumes_of(name)
+        if volume.endswith("-state")
+    ]
+    assert len(states) == len(set(states)) == 5
+    assert set(states) <= set(COMPOSE["volumes"])
+
+
+def test_nothing_of_a_deployment_is_ever_insecure():
+    """The simulation alone, whose messages stay on the machine, goes without TLS."""
+    folders = ("bouquet", "client_app", "server_app", "strategies", "deployment")
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*") if path.suffix in (".py", "")]
+    assert len(files) > 50
+    found = {path.name for path in files if path.is_file() and "--insecure" in path.read_text()}
+    assert found == {"flower.py"}
+    assert "insecure" not in (REPOSITORY / "docker-compose.yml").read_text()
+
+
+def test_every_package_of_the_image_is_pinned_and_fits_the_project():
+    lines = (REPOSITORY / "deployment" / "requirements.txt").read_text().splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line) for line in pinned)
+    versions = dict(line.split("==") for line in pinned)
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    for text in project["dependencies"]:
+        requirement = Requirement(text)
+        if requirement.name == "matplotlib":
+            continue  # plots are not made in a container
+        assert requirement.specifier.contains(versions[requirement.name]), text

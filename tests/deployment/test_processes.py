@@ -1,0 +1,175 @@
+"""SuperLink and SuperNodes as processes on the loopback: trained on, killed, resumed, and closed to strangers."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bouquet.deployment.keys import make_node_keys
+from bouquet.deployment.local import MARK, SUPERLINK
+from bouquet.engines.ports import free_port
+from bouquet.engines.processes import marked_processes
+from bouquet.engines.release import supernode_command
+from bouquet.reporting.run_directory import RunDirectory
+from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
+from tests.runs.test_resume import assert_equal_runs
+
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+DATA = ("dataset", "data-file", "time-column")
+
+
+def settings_of(tmp_path, **changes):
+    """All settings of a small run, and the arguments of `deploy up` and `deploy run` that give it."""
+    settings = small_settings(tmp_path, **changes)
+    plain = ("embedding-size", "batch-size", *(key.replace("_", "-") for key in changes))
+    up = ["--data-file", settings["data-file"], "-c", "time-column=time"]
+    return settings, up, pairs({key: settings[key] for key in plain})
+
+
+def up(deployment, arguments, nodes=2):
+    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", str(nodes), *arguments)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def kill(processes):
+    """kill -9, as a power cut does it."""
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def servers(deployment):
+    """The processes that run a ServerApp."""
+    return [
+        process
+        for process in deployment.processes(SUPERLINK)
+        if b"flwr-serverapp" in Path(f"/proc/{process}/cmdline").read_bytes()
+    ]
+
+
+def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, deployment):
+    settings, data, given = settings_of(tmp_path, num_server_rounds=2, evaluate_every=2)
+    up(deployment, data)
+    out = tmp_path / "run"
+    done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out}"')
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(RunDirectory(out), run_here(tmp_path / "here", settings, 2), exact=False)
+
+    refused = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out}"')
+    assert refused.returncode == 2
+    assert "already holds a run" in refused.stderr
+
+    # Without enough users the run fails, and so does the command.
+    failing = ["-c", f'min-nodes=3 node-timeout=2.0 out="{tmp_path / "failing"}"']
+    failed = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, *failing)
+    assert failed.returncode == 1
+    assert "of 3 nodes came within 2 s" in failed.stderr
+
+    status = json.loads(bouquet("deploy", "status", "--dir", str(deployment.folder), "--format", "json").stdout)
+    assert (status["superlink"], status["nodes"]) == ("up", {"online": 2})
+
+    keys = deployment.keys / "nodes" / "node-1"
+    assert (keys / "node.key").stat().st_mode & 0o077 == 0, "nobody else may read a private key"
+    (state,) = (deployment.folder / "nodes" / "node-1" / "state").glob("*/node-0-of-2")
+    assert {path.suffix for path in state.iterdir()} == {".sealed"}, "private state is encrypted"
+    events = [json.loads(line) for line in RunDirectory(out).events.read_text().splitlines()]
+    assert [entry["round"] for entry in events if entry["event"] == "round"] == [1, 2]
+    assert '"event": "trained"' in deployment.log("node-1").read_text()
+
+    assert bouquet("deploy", "down", "--dir", str(deployment.folder)).returncode == 0
+    assert marked_processes(MARK, str(deployment.folder)) == []
+
+
+def test_a_killed_node_is_left_out_and_taken_back(tmp_path, deployment):
+    """kill -9 of a SuperNode and its ClientApp after round 1; started again, it takes part with its old state."""
+    _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=45.0)
+    up(deployment, data)
+    out = RunDirectory(tmp_path / "run")
+    process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out.path}"')
+    await_condition(lambda: len(out.rounds()) >= 1)
+    kill(deployment.processes("node-2"))
+    await_condition(lambda: out.rounds()[-1]["users"] == 20)
+    deployment.start_node("node-2")
+    await_condition(lambda: out.rounds()[-1]["users"] == 40, seconds=240)
+    rounds = out.rounds()
+    assert any(line["nodes"]["came"] for line in rounds), "the node came back"
+    assert sum(len(line["failures"]) for line in rounds) <= 2, "a dead node is not asked in every round"
+    os.kill(process.pid, signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert out.read_summary()["status"] == "stopped"
+
+
+def test_a_run_goes_on_after_its_superlink_and_its_server_were_killed(tmp_path, deployment):
+    """Invariant 6 over gRPC: 6 rounds with two kills equal 6 rounds without."""
+    settings, data, given = settings_of(tmp_path, num_server_rounds=6, evaluate_every=3, checkpoint_every=1)
+    up(deployment, data)
+    out = RunDirectory(tmp_path / "run")
+    folder = ["--dir", str(deployment.folder)]
+
+    process = start_bouquet("deploy", "run", *folder, *given, "-c", f'out="{out.path}"')
+    await_condition(lambda: len(out.rounds()) >= 2)
+    kill(deployment.processes(SUPERLINK))
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert f"Go on with: bouquet deploy run -c 'resume=\"{out.path}\"'" in stderr
+
+    up(deployment, data)
+    process = start_bouquet("deploy", "run", *folder, "-c", f'resume="{out.path}"')
+    await_condition(lambda: len(out.rounds()) >= 4)
+    kill(servers(deployment))
+    _, stderr = process.communicate(timeout=200)
+    assert process.returncode == 1, stderr
+
+    done = bouquet("deploy", "run", *folder, "-c", f'resume="{out.path}"')
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(out, run_here(tmp_path / "here", settings, 2), exact=False)
+
+
+def started(command, tmp_path):
+    """Run a SuperNode that must end by itself: its status and what it printed."""
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
+    log = tmp_path / "log.txt"
+    # A file, not a pipe: what a SuperNode starts lives a little longer than it does.
+    with log.open("w") as file:
+        done = subprocess.run([*command, "--max-retries", "1"], env=environment, stdout=file, stderr=file, timeout=120)
+    return done.returncode, log.read_text()
+
+
+def test_strangers_are_refused(tmp_path, deployment):
+    """A key that nobody registered, no certificate of the authority, a client without TLS: none gets in."""
+    up(deployment, [], nodes=0)
+    fleet, good = deployment.plan.fleet, tmp_path / "stranger"
+    make_node_keys(good)
+    (good / "ca.crt").write_bytes((deployment.keys / "operator" / "ca.crt").read_bytes())
+    command = supernode_command(fleet, good, {"partition-id": 0}, free_port())
+
+    status, said = started(command, tmp_path)
+    assert status != 0
+    assert "Failed to activate SuperNode" in said, said
+
+    place = command.index("--root-certificates")
+    status, said = started(command[:place] + command[place + 2 :], tmp_path)
+    assert status != 0
+    assert "Failed to initialize the connection" in said, said
+
+    plain = ["flower-supernode", "--insecure", "--superlink", fleet, "--host", "127.0.0.1", "--port", str(free_port())]
+    status, said = started(plain, tmp_path)
+    assert status != 0
+    assert "Failed to initialize the connection" in said, said
+    assert deployment.control.nodes() == [], "nobody was let in"
+
+    # The same command gets in once its key is registered: nothing else was wrong with it.
+    deployment.control.register(good / "node.pub")
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), MARK: str(deployment.folder)}
+    with (tmp_path / "log.txt").open("w") as file:
+        node = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+    try:
+        await_condition(lambda: [entry["status"] for entry in deployment.control.nodes()] == ["online"])
+    finally:
+        node.terminate()
+        node.wait(timeout=30)
