@@ -124,6 +124,7 @@ def measure(
                         "users_per_second": round(statistics.median(found), 1),
                         "ratio_to_loop": round(statistics.median(ratios), 2),
                         "ratio_to_loop_min": round(min(ratios), 2),
+                        "ratio_of_best": round(max(found) / max(rates["loop"]), 2),
                         "repetitions": repetitions,
                     }
                 )
@@ -132,14 +133,22 @@ def measure(
 
 def quick(backbone: str = "mf") -> list[dict[str, Any]]:
     """A look in under a minute."""
+<<<<<<< HEAD
     samples = {"loop": 24, "torch": 120}
     return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], 3, samples=samples, backbone=backbone)
+=======
+    return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], 3, samples={"loop": 24, "torch": 480})
+>>>>>>> speed
 
 
 def full(backbone: str = "mf") -> list[dict[str, Any]]:
     """Everything."""
+<<<<<<< HEAD
     shapes, optimizers = ["ml-100k", "ml-1m"], ["sgd", "adam"]
     return measure(shapes, [16, 32], [256, 2048], optimizers, repetitions=5, backbone=backbone)
+=======
+    return measure(["ml-100k", "ml-1m"], [16, 32], [256, 2048], ["sgd", "adam"], repetitions=7)
+>>>>>>> speed
 
 
 def on_gpu(repetitions: int = 5) -> list[dict[str, Any]]:

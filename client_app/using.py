@@ -97,7 +97,7 @@ def rank(
     train, validation = histories.train.take(positions), histories.validation.take(positions)
     before = {"validation": train, "test": one_after_another(train, validation)}
     scores = {
-        part: host.watched(scorer(host.backbone, host.methods, given, train, round_, histories=read, own_rows=own_rows))
+        part: scorer(host.backbone, host.methods, given, train, round_, histories=read, own_rows=own_rows)
         for part, read in before.items()
     }
     # What a device would recommend now: a sequence goes on after everything that is known.
