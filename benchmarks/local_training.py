@@ -133,22 +133,14 @@ def measure(
 
 def quick(backbone: str = "mf") -> list[dict[str, Any]]:
     """A look in under a minute."""
-<<<<<<< HEAD
-    samples = {"loop": 24, "torch": 120}
+    samples = {"loop": 24, "torch": 480}
     return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], 3, samples=samples, backbone=backbone)
-=======
-    return measure(["ml-100k"], [16], [256, 2048], ["sgd", "adam"], 3, samples={"loop": 24, "torch": 480})
->>>>>>> speed
 
 
 def full(backbone: str = "mf") -> list[dict[str, Any]]:
     """Everything."""
-<<<<<<< HEAD
     shapes, optimizers = ["ml-100k", "ml-1m"], ["sgd", "adam"]
-    return measure(shapes, [16, 32], [256, 2048], optimizers, repetitions=5, backbone=backbone)
-=======
-    return measure(["ml-100k", "ml-1m"], [16, 32], [256, 2048], ["sgd", "adam"], repetitions=7)
->>>>>>> speed
+    return measure(shapes, [16, 32], [256, 2048], optimizers, repetitions=7, backbone=backbone)
 
 
 def on_gpu(repetitions: int = 5) -> list[dict[str, Any]]:
