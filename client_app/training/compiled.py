@@ -44,7 +44,7 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
     code, row_code = kernels(), row_kernels()
     if code is None or row_code is None:
         _say_once()
-    if (code_ncf := ncf_kernels()) is not None and fits_ncf(task):
+    if fits_ncf(task) and code is not None and (code_ncf := ncf_kernels()) is not None:
         yield from train_ncf(task, code_ncf, _spread)
         return
     if code is None or row_code is None or not fits(task):
