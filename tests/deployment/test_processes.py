@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,9 +131,15 @@ def test_a_run_goes_on_after_its_superlink_and_its_server_were_killed(tmp_path, 
     assert_equal_runs(out, run_here(tmp_path / "here", settings, 2), exact=False)
 
 
+def with_programs(tmp_path):
+    """An environment in which Flower's programs are found, whether or not the shell has them."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "PATH": path}
+
+
 def started(command, tmp_path):
     """Run a SuperNode that must end by itself: its status and what it printed."""
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = {**with_programs(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"}
     log = tmp_path / "log.txt"
     # A file, not a pipe: what a SuperNode starts lives a little longer than it does.
     with log.open("w") as file:
@@ -165,7 +172,7 @@ def test_strangers_are_refused(tmp_path, deployment):
 
     # The same command gets in once its key is registered: nothing else was wrong with it.
     deployment.control.register(good / "node.pub")
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), MARK: str(deployment.folder)}
+    environment = {**with_programs(tmp_path), MARK: str(deployment.folder)}
     with (tmp_path / "log.txt").open("w") as file:
         node = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
     try:
