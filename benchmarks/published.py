@@ -32,6 +32,7 @@ from benchmarks.follow import FollowError, Mark, follow
 from benchmarks.machine import describe_machine
 from benchmarks.rounds import run_command
 from benchmarks.tables import markdown
+from bouquet.reporting.run_directory import RunDirectory
 from client_app.personalization import PERSONALIZATIONS
 from strategies import STRATEGIES
 
@@ -168,8 +169,10 @@ def time_published(
     return marks, command[1:]
 
 
-def time_ours(code: Published, ratings: pd.DataFrame, rounds: int) -> list[Mark]:
-    """When our rounds ended, evaluation included, in one process; the first is not counted.
+def time_ours(code: Published, ratings: pd.DataFrame, rounds: int) -> dict[str, Any]:
+    """What our rounds took, evaluation included, in one process; the first is not counted.
+
+    The seconds are those that the run records of itself: a round may be shorter than the time between two looks at it.
 
     Raises:
         CannotCompare: our run failed.
@@ -180,9 +183,11 @@ def time_ours(code: Published, ratings: pd.DataFrame, rounds: int) -> list[Mark]
         length = {"num-server-rounds": rounds + 1, "evaluate-every": 1, "checkpoint-every": 0}
         command = run_command({**code.ours, **data, **length}, "local", 1, "run")
         try:
-            return follow(command, Path(temporary), r'"round": (\d+)', rounds + 1, log="run/metrics.jsonl")
+            marks = follow(command, Path(temporary), r'"round": (\d+)', rounds + 1, log="run/metrics.jsonl")
         except FollowError as error:
             raise CannotCompare(f"Our run failed: {error}") from None
+        lines = RunDirectory(str(Path(temporary) / "run")).rounds()[1:]
+    return {**per_round(marks, "our"), "our_seconds": [round(line["seconds"]["total"], 4) for line in lines]}
 
 
 def per_round(marks: Sequence[Mark], whose: str) -> dict[str, Any]:
@@ -213,7 +218,7 @@ def compare(
         found |= per_round(marks, "published")
     found["our_settings"] = dict(code.ours)
     # Ours are short: more of them for the same certainty.
-    found |= per_round(time_ours(code, ratings, max(8, rounds)), "our")
+    found |= time_ours(code, ratings, max(8, rounds))
     if folder is not None:
         found["ratio"] = round(
             statistics.median(found["published_seconds"]) / statistics.median(found["our_seconds"]), 1

@@ -67,7 +67,7 @@ def run(folder, ratings, *more):
 def test_both_codes_are_timed_and_the_folder_stays_as_it_was(folder, ratings, capsys):
     """Each round of the stand-in uses .25 s of the processor, so it takes at least that long."""
     before = content(folder)
-    run(folder, ratings, "--arguments", "{rounds} 0.25", "--rounds", "2", "--settings", '{"embedding-size": 8}')
+    run(folder, ratings, "--arguments", "{rounds} 0.25", "--rounds", "2", "--settings", '{"local-epochs": 30}')
     found = json.loads(capsys.readouterr().out)
     assert content(folder) == before
     assert found["users"] == 40
@@ -80,8 +80,8 @@ def test_both_codes_are_timed_and_the_folder_stays_as_it_was(folder, ratings, ca
     assert found["ratio"] == pytest.approx(expected, rel=0.05, abs=0.1)
     assert found["cpu_ratio"] > 0
     assert found["published_command"] == ["train.py", "3", "0.25"]
-    assert found["our_settings"]["embedding-size"] == 8
-    assert found["our_settings"]["local-epochs"] == 1
+    assert found["our_settings"]["local-epochs"] == 30
+    assert found["our_settings"]["batch-size"] == 256
 
 
 def test_the_result_for_a_reader(folder, ratings, capsys):
