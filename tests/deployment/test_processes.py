@@ -85,6 +85,18 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
     assert marked_processes(MARK, str(deployment.folder)) == []
 
 
+def test_every_user_has_a_table_of_its_own_over_grpc_too(tmp_path, deployment):
+    """FedCA sends each user another item table; 2 rounds give what one process gives."""
+    changes = {"strategy": "fedca", "num_server_rounds": 2, "evaluate_every": 2, "fedca_k": 2}
+    settings, data, given = settings_of(tmp_path, **changes)
+    up(deployment, data)
+    out = RunDirectory(tmp_path / "run")
+    done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out.path}"')
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(out, run_here(tmp_path / "here", settings, 2), exact=False)
+    assert (out.path / "fedca" / "matrices.safetensors").exists()
+
+
 def test_a_killed_node_is_left_out_and_taken_back(tmp_path, deployment):
     """kill -9 of a SuperNode and its ClientApp after round 1; started again, it takes part with its old state."""
     _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=45.0)
