@@ -1,10 +1,15 @@
-"""Whole rounds: all users train and are evaluated, by engine and number of nodes, with memory and bytes.
+"""Whole rounds by engine and number of nodes, and with growing numbers of users: `python -m benchmarks.rounds`.
+
+`--growth` measures growth instead, `--quick` a few minutes of either, `--json` prints JSON only. All users train and
+are evaluated in every round.
 
 Each figure is a run of the program of its own. The first round is left out: it loads data and compiles.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -14,7 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import describe_machine
 from benchmarks.shapes import DATA_VARIABLE
+from benchmarks.tables import markdown
 from bouquet.reporting.run_directory import RunDirectory
 
 PROGRAM = [sys.executable, "-c", "from bouquet.cli.main import main; main()"]
@@ -25,6 +32,13 @@ MEASURED = [
     "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:]).returncode; "
     "print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(done)",
 ]
+
+
+def run_command(settings: dict[str, Any], engine: str, nodes: int, out: str) -> list[str]:
+    """The command line of a run."""
+    pairs = " ".join(f'{key}="{v}"' if isinstance(v, str) else f"{key}={v}" for key, v in settings.items())
+    command = [*PROGRAM, "run", "--engine", engine, "--nodes", str(nodes), "--compare-with", ""]
+    return [*command, "-c", pairs, "--out", out]
 
 
 def run_rounds(settings: dict[str, Any], engine: str, nodes: int, rounds: int) -> list[dict[str, float]]:
@@ -42,9 +56,8 @@ def run_rounds(settings: dict[str, Any], engine: str, nodes: int, rounds: int) -
     given = {"num-server-rounds": rounds + 1, "evaluate-every": 1, "checkpoint-every": 0, **settings}
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run")
-        pairs = " ".join(f'{key}="{v}"' if isinstance(v, str) else f"{key}={v}" for key, v in given.items())
-        command = [*MEASURED, *PROGRAM, "run", "--engine", engine, "--nodes", str(nodes), "--compare-with", ""]
-        done = subprocess.run([*command, "-c", pairs, "--out", out], capture_output=True, text=True, check=False)
+        command = [*MEASURED, *run_command(given, engine, nodes, out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         directory = RunDirectory(out)
@@ -135,3 +148,42 @@ def growth(sizes: Sequence[int], rounds: int) -> list[dict[str, Any]]:
         for name, of in (("ratio_per_user", "seconds_per_round"), ("ratio_per_user_min", "seconds_per_round_min")):
             rows[-1][name] = round(found[of] / users / (first[of] / first["users"]), 2)
     return rows
+
+
+def quick() -> list[dict[str, Any]]:
+    """A look in a minute or two."""
+    return by_engine(["ml-100k"] if os.environ.get(DATA_VARIABLE) else ["synthetic"], [4], rounds=5)
+
+
+def full() -> list[dict[str, Any]]:
+    """Everything."""
+    datasets = ["ml-100k", "ml-1m"] if os.environ.get(DATA_VARIABLE) else ["synthetic"]
+    return by_engine(datasets, [1, 2, 4, 8, 16], rounds=8, repetitions=3)
+
+
+def quick_growth() -> list[dict[str, Any]]:
+    """A look."""
+    return growth([1000, 2000], rounds=3)
+
+
+def full_growth() -> list[dict[str, Any]]:
+    """Up to 50,000 users."""
+    return growth([6250, 12500, 25000, 50000], rounds=5)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--growth", action="store_true", help="growing numbers of users in one process")
+    parser.add_argument("--quick", action="store_true", help="a few combinations")
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    options = parser.parse_args(arguments)
+    measured = {(False, False): full, (False, True): quick, (True, False): full_growth, (True, True): quick_growth}
+    rows = measured[options.growth, options.quick]()
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        print(json.dumps(describe_machine(), indent=2), markdown(rows), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ goes on with what it has learned, and what lies behind is fresh.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -82,9 +82,15 @@ class Prefixes:
         self._state = state
         self._part = {name: tuple(slice(0, size) for size in spec.shape) for name, spec in specs.items()}
 
-    def read(self, positions: NDArray[np.int64], before: int, trained: NDArray[np.bool_]) -> Values:
+    def read(
+        self,
+        positions: NDArray[np.int64],
+        before: int,
+        trained: NDArray[np.bool_],
+        unread: Collection[str] = (),
+    ) -> Values:
         """As `PrivateState.read`."""
-        whole = self._state.read(positions, before, trained)
+        whole = self._state.read(positions, before, trained, unread)
         return {name: np.ascontiguousarray(whole[name][:, *part]) for name, part in self._part.items()}
 
     def write(self, positions: NDArray[np.int64], round_: int, checkpoint_round: int, values: Values) -> None:

@@ -22,7 +22,7 @@ from bouquet.sealing import Seal, read_seal
 from client_app.groups import Model, models_of
 from client_app.personalization.base import Personalization
 from client_app.state import PrivateState
-from data_partition import Interactions, assign, evaluation_candidates, load, make_split
+from data_partition import Interactions, assign, evaluation_candidates, load, make_split, read_shard
 from models import Backbone
 
 SAMPLED_CANDIDATES = 99
@@ -92,9 +92,27 @@ def histories_of(
     interactions: Interactions, options: DataOptions, partition: int = 0, num_partitions: int = 1
 ) -> Histories:
     """Split a data set, and take the users of one partition (by default all)."""
-    split = make_split(interactions, options.split, options.hold_out, options.split_seed)
     homes = assign(interactions.histories.lengths, num_partitions, options.partition)
-    here = np.flatnonzero(homes == partition)
+    return _histories(interactions, options, np.flatnonzero(homes == partition), partition, num_partitions)
+
+
+def histories_of_shard(folder: Path, options: DataOptions) -> Histories:
+    """The users of a shard, each split as in the whole data set.
+
+    Raises:
+        DataError: the folder holds no shard.
+        ConfigError: the run is over other data.
+    """
+    shard = read_shard(folder)
+    shard.check(options.to_flat(), folder)
+    here = np.arange(shard.interactions.num_users)
+    return _histories(shard.interactions, options, here, shard.partition, shard.num_partitions)
+
+
+def _histories(
+    interactions: Interactions, options: DataOptions, here: NDArray[np.int64], partition: int, num_partitions: int
+) -> Histories:
+    split = make_split(interactions, options.split, options.hold_out, options.split_seed)
     return Histories(
         users=interactions.user_keys[here],
         train=split.train.take(here),
@@ -238,8 +256,12 @@ def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str
     config, node = own(dict(run_items), RunConfig), dict(node_items)
     # A deployed node is told where its state is; it can lose power at any time.
     simulated = "state-dir" not in node
-    partition, num_partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
-    histories = histories_of(_interactions(own(dict(run_items), DataOptions)), config, partition, num_partitions)
+    data = own(dict(run_items), DataOptions)
+    if "shard" in node:
+        histories = histories_of_shard(Path(str(node["shard"])), data)
+    else:
+        partition, num_partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
+        histories = histories_of(_interactions(data), data, partition, num_partitions)
     models = models_of(config, dict(run_items), histories.num_items)
     root = str(node.get("state-dir", "")) or config.state_dir
     folder = Path(root) if root else default_state_root()

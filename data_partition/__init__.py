@@ -21,6 +21,7 @@ from data_partition.negatives import evaluation_candidates, training_negatives
 from data_partition.partition import assign, users_of
 from data_partition.readers.generic import read_file
 from data_partition.readers.raw import RawData
+from data_partition.shards import Shard, read_shard, write_shards
 from data_partition.split import Split, leave_one_out, make_split, ratio
 from data_partition.statistics import stats
 from data_partition.synthetic import synthetic
@@ -30,6 +31,7 @@ __all__ = [
     "FILE",
     "Dataset",
     "Interactions",
+    "Shard",
     "Split",
     "assign",
     "evaluation_candidates",
@@ -38,11 +40,13 @@ __all__ = [
     "load",
     "make_split",
     "ratio",
+    "read_shard",
     "sample_users",
     "stats",
     "synthetic",
     "training_negatives",
     "users_of",
+    "write_shards",
 ]
 
 FILE = "file"

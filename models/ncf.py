@@ -13,8 +13,9 @@ from bouquet.arrays import ArraySpec
 from bouquet.config import ModelOptions, Options
 from models.backbone import Backbone, PullBack, Tensors
 
-# Activations of this many values are made at once when the whole catalogue is scored.
-_SCORE_VALUES = 2**22
+# Activations of a layer of this many values are made at once when the whole catalogue is scored: they stay in the
+# second-level cache.
+_SCORE_VALUES = 2**18
 
 
 class NCFOptions(Options):
@@ -75,20 +76,24 @@ class NeuralCollaborativeFiltering(Backbone):
         return logits, pull_back
 
     def scores(self, private: Tensors, shared: Tensors) -> Tensor:
-        num_items = shared["item_embedding"].shape[-2]
-        step = max(1, _SCORE_VALUES // (num_items * sum(self.widths)))
-        parts = []
-        for start in range(0, len(private["user_embedding"]), step):
-            mine = {name: values[start : start + step] for name, values in private.items()}
-            count = len(mine["user_embedding"])
-            model = {
-                name: values.expand(count, *values.shape)
-                if values.ndim == len(self.shared[name].shape)
-                else values[start : start + step]
-                for name, values in shared.items()
-            }
-            parts.append(self.logits(mine, model))
-        return torch.cat(parts)
+        """With a common item table and first layer, its half of the first product is computed once for all users."""
+        count, num_items = len(private["user_embedding"]), shared["item_embedding"].shape[-2]
+        # Arrays that all users have in common get a dimension of users of length 1.
+        own = {name: values.ndim > len(self.shared[name].shape) for name, values in shared.items()}
+        model = {name: values if own[name] else values[None] for name, values in shared.items()}
+        first = model["weight_1"]
+        items = model["item_embedding"] @ first[:, self.size :]
+        users = (private["user_embedding"].unsqueeze(1) @ first[:, : self.size]) + model["bias_1"].unsqueeze(1)
+        found = items.new_empty(count, num_items)
+        step = max(1, _SCORE_VALUES // (num_items * max(self.widths)))
+        for start in range(0, count, step):
+            these = slice(start, start + step)
+            part = {name: values[these] if own[name] else values for name, values in model.items()}
+            signals = ((items if len(items) == 1 else items[these]) + users[these]).relu_()
+            for layer in range(2, self.num_hidden + 1):
+                signals = (signals @ part[f"weight_{layer}"]).add_(part[f"bias_{layer}"].unsqueeze(1)).relu_()
+            found[these] = (signals @ part["output"].unsqueeze(2)).squeeze(2)
+        return found
 
     def _layers(self, private: Tensors, shared: Tensors) -> tuple[Tensor, list[Tensor]]:
         """[k, r] logits, and the activations [k, r, width] of every hidden layer."""

@@ -6,17 +6,23 @@ from bouquet.config import Scalar
 from strategies.averaging import FCF, FedAvg
 from strategies.base import BaseStrategy
 from strategies.cf_fedsr_strategy import CFFedSR
+from strategies.fed3cr import Fed3CR
 from strategies.fedca_strategy import FedCA
+from strategies.fedrap import FedRAP
 from strategies.hetefedrec_strategy import HeteFedRec
 from strategies.local import Local
+from strategies.pfedrec import PFedRec
 
 STRATEGIES: dict[str, type[BaseStrategy]] = {
     "cf-fedsr": CFFedSR,
     "fcf": FCF,
+    "fed3cr": Fed3CR,
     "fedavg": FedAvg,
     "fedca": FedCA,
+    "fedrap": FedRAP,
     "hetefedrec": HeteFedRec,
     "local": Local,
+    "pfedrec": PFedRec,
 }
 
 __all__ = ["STRATEGIES", "BaseStrategy", "without_other_methods"]

@@ -112,6 +112,7 @@ class QuadraticProgramme:
         cap: the most that any single weight may be, in [1/n, 1]; None for no bound.
     Raises:
         ValueError: the cap is impossible.
+        RunFailed: cvxpy is not installed.
     """
 
     # A gap of ε in the objective is √ε in a weight that lies just on its bound, hence the small tolerances.
@@ -120,9 +121,12 @@ class QuadraticProgramme:
     )
 
     def __init__(self, count: int, cap: float | None = None) -> None:
-        # Imported here because it takes seconds and only this reference needs it.
-        from cvxpy import Minimize, Parameter, Problem, Variable
-        from cvxpy.atoms.sum_squares import sum_squares
+        try:
+            # Imported here because it takes seconds and only this reference needs it.
+            from cvxpy import Minimize, Parameter, Problem, Variable
+            from cvxpy.atoms.sum_squares import sum_squares
+        except ImportError:
+            raise RunFailed("cvxpy is not installed on the server; use fedca-solver 'projection'.") from None
 
         self.cap = checked_cap(cap, count)
         self._y = Parameter(count)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pooch
 
 from bouquet.cli.compare import table_of, wide_console
+from bouquet.cli.settings import data_options, resolve
 from bouquet.config import lookup
-from data_partition import DATASETS, Dataset, Interactions, load, stats
+from client_app.host import interactions_of
+from data_partition import DATASETS, Dataset, Interactions, load, read_shard, stats, write_shards
 from data_partition.catalogue import Counts
 from data_partition.fetch import locate
 from data_partition.readers.files import find
@@ -80,6 +83,24 @@ def fetch_command(name: str, data_dir: str) -> None:
         return
     folder = locate(dataset, data_dir)
     console.print(f"{dataset.title} is in {folder}. Terms: {dataset.terms}.", markup=False, soft_wrap=True)
+
+
+def shard_command(name: str, nodes: int, out: Path, overrides: Sequence[str]) -> None:
+    """Divide a data set into one folder per node.
+
+    Raises:
+        ConfigError: there is no such data set, or its users cannot be divided in this way.
+        DataError: its files are missing or broken.
+    """
+    settings = resolve(None, [*overrides, *([f'dataset="{name}"'] if name else [])])
+    options = data_options(settings)
+    interactions = interactions_of(options)
+    written = write_shards(interactions, nodes, options.partition, settings, out)
+    console = wide_console()
+    for part in written:
+        users = read_shard(part).interactions.num_users
+        console.print(f"{part}: {users:,} of {interactions.num_users:,} users", markup=False, soft_wrap=True)
+    console.print("On each node: bouquet serve node --shard FOLDER", markup=False)
 
 
 def _here(dataset: Dataset, data_dir: str) -> str:

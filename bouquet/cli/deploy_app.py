@@ -142,7 +142,10 @@ def serve_node(
     keys: Keys = KEYS,
     partition: Annotated[
         str, typer.Option("--partition", envvar="BOUQUET_PARTITION", help="I/N: part I of N, from 1, of the data set.")
-    ] = "1/1",
+    ] = "",
+    shard: Annotated[
+        str, typer.Option("--shard", help="Folder with this node's users alone, from `bouquet data shard`.")
+    ] = "",
     data_dir: Annotated[str, typer.Option("--data-dir", help="Folder of the data on this node.")] = "",
     data_file: Annotated[str, typer.Option("--data-file", help="File of the data on this node.")] = "",
     state: Annotated[Path, typer.Option("--state", help="Folder of private state.")] = Path("state"),
@@ -151,7 +154,9 @@ def serve_node(
     """A SuperNode with a part of a data set."""
     from bouquet.cli.serve import node_command
 
-    node_command(superlink, keys, partition, data_dir, data_file, state, health)
+    node_command(
+        superlink, keys, state, health, shard=shard, partition=partition, data_dir=data_dir, data_file=data_file
+    )
 
 
 @serve.command("check")

@@ -130,6 +130,19 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME")], data_dir: DataDi
     fetch_command(name, data_dir)
 
 
+@data.command()
+def shard(
+    out: Annotated[Path, typer.Option("--out", help="Folder that gets one folder per node.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many nodes.")] = 3,
+    name: Annotated[str, typer.Argument(metavar="NAME")] = "",
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
+) -> None:
+    """Divide a data set, so that each node gets its own users only."""
+    from bouquet.cli.data import shard_command
+
+    shard_command(name, nodes, out, override or [])
+
+
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 

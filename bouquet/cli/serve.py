@@ -11,6 +11,7 @@ from bouquet.config import Scalar
 from bouquet.engines import release
 from bouquet.engines.ports import free_port, is_healthy
 from bouquet.errors import ConfigError, RunFailed
+from data_partition import read_shard
 
 _HEALTH_SECONDS = 5.0
 
@@ -29,19 +30,35 @@ def executor_command(superlink: str, keys: Path, health: str) -> None:
 
 
 def node_command(
-    superlink: str, keys: Path, partition: str, data_dir: str, data_file: str, state: Path, health: str
+    superlink: str,
+    keys: Path,
+    state: Path,
+    health: str,
+    *,
+    shard: str = "",
+    partition: str = "",
+    data_dir: str = "",
+    data_file: str = "",
 ) -> None:
-    """Become a SuperNode with a part of a data set.
+    """Become a SuperNode with its own shard, or with a part of a data set that lies here as a whole.
 
     Raises:
-        ConfigError: a key is missing, or the part is none.
+        ConfigError: a key is missing, the part is none, or both a shard and another place of data were named.
+        DataError: the shard is none.
     """
     _require(keys, "ca.crt", "node.key", "local.crt", "local.key", "state.key")
-    match = re.fullmatch(r"(\d+)/(\d+)", partition)
-    if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise ConfigError(f"--partition is I/N with I from 1 to N, for example 2/3, not '{partition}'.")
-    config: dict[str, Scalar] = {"partition-id": int(match[1]) - 1, "num-partitions": int(match[2])}
+    config: dict[str, Scalar] = {}
+    if shard:
+        if partition or data_dir or data_file:
+            raise ConfigError("--shard names all data of this node; leave out --partition, --data-dir and --data-file.")
+        read_shard(Path(shard))
+    else:
+        match = re.fullmatch(r"(\d+)/(\d+)", partition or "1/1")
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise ConfigError(f"--partition is I/N with I from 1 to N, for example 2/3, not '{partition}'.")
+        config = {"partition-id": int(match[1]) - 1, "num-partitions": int(match[2])}
     paths = {
+        "shard": shard,
         "data-dir": data_dir,
         "data-file": data_file,
         "state-dir": str(state),

@@ -8,12 +8,18 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+_given: set[int] = set()
+
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback that nobody listens on, and that this process was not given before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def is_healthy(address: str, authority: Path | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,22 @@ from bouquet.files import write_atomically
 def write_heatmaps(folder: Path, matrices: Mapping[str, NDArray[Any]]) -> None:
     """Write `matrices.safetensors` and `matrices.png`; one-dimensional arrays go into the first only.
 
+    The picture is left out, with a line that says so, where matplotlib is not installed.
+
     Args:
         matrices: name -> [k, k], and other arrays that say what the rows are.
     """
     if not matrices:
         return
-    # Heavy, and only wanted at the end of a run.
-    from matplotlib.figure import Figure
-
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.ascontiguousarray(values) for name, values in matrices.items()}
     write_atomically(folder / "matrices.safetensors", save(arrays))
+    try:
+        # Heavy, and only wanted at the end of a run.
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"matplotlib is not installed: {folder} has matrices.safetensors, but no picture.", file=sys.stderr)
+        return
     shown = {name: values for name, values in matrices.items() if values.ndim == 2}
     figure = Figure(figsize=(4.2 * len(shown), 3.8), layout="constrained")
     for axes, (name, values) in zip(np.atleast_1d(figure.subplots(1, len(shown))), shown.items(), strict=True):

@@ -8,21 +8,36 @@ from collections.abc import Mapping
 
 from bouquet.config import RunConfig, Scalar, lookup, own
 from bouquet.errors import ConfigError
+from client_app.personalization.ace import AdaptiveEnhancement
+from client_app.personalization.additive import AdditiveTable
 from client_app.personalization.base import Personalization
 from client_app.personalization.cf_fedsr import InterestsAndTuning
+from client_app.personalization.fed3cr import EnhancedConsensus
 from client_app.personalization.fedca import MixedTable
+from client_app.personalization.finetuned import FineTunedTable
 from client_app.personalization.hetefedrec import Decorrelation
+from client_app.personalization.plgc import LocalGlobalCollaboration
 from models import BACKBONES, Backbone, SequenceBackbone
 
-PERSONALIZATIONS: dict[str, type[Personalization] | None] = {"none": None}
+PERSONALIZATIONS: dict[str, type[Personalization] | None] = {
+    "none": None,
+    "ace": AdaptiveEnhancement,
+    "plgc": LocalGlobalCollaboration,
+}
 """The values of the setting 'personalization'; 'none' uses the shared model as it is."""
 
 DEVICE_SIDES: dict[str, type[Personalization]] = {
     "cf-fedsr": InterestsAndTuning,
+    "fed3cr": EnhancedConsensus,
     "fedca": MixedTable,
+    "fedrap": AdditiveTable,
     "hetefedrec": Decorrelation,
+    "pfedrec": FineTunedTable,
 }
 """Strategies that come with a device side."""
+
+OPEN_SIDES = frozenset({"fedrap", "pfedrec"})
+"""Those among them that take whatever item table a plug-in gives them."""
 
 
 def check_combination(config: RunConfig) -> None:
@@ -32,7 +47,7 @@ def check_combination(config: RunConfig) -> None:
         ConfigError: the two cannot be combined, or there is no such plug-in.
     """
     plug_in = lookup(PERSONALIZATIONS, "personalization", config.personalization)
-    if plug_in is not None and config.strategy in DEVICE_SIDES:
+    if plug_in is not None and config.strategy in DEVICE_SIDES.keys() - OPEN_SIDES:
         raise ConfigError(
             f"{config.strategy} already decides how a device uses its item table, so it cannot be combined with "
             f"personalization '{config.personalization}'. Choose one of them."
@@ -44,6 +59,11 @@ def check_combination(config: RunConfig) -> None:
             )
         if config.exchange == "embedding":
             raise ConfigError("hetefedrec's networks belong to a size and travel with it, so exchange must be 'all'.")
+    if plug_in is not None and config.strategy == "local":
+        raise ConfigError(
+            f"With strategy 'local' no item table is shared, and personalization '{config.personalization}' works on "
+            "one. Choose fcf, fedavg, fedrap or pfedrec, or personalization 'none'."
+        )
     if config.strategy == "fedca" and (config.update_clip or config.update_noise or config.decoy_rows):
         raise ConfigError(
             "fedca's server must know what a device's table has become, so update-clip, update-noise and decoy-rows do "

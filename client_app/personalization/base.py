@@ -7,7 +7,7 @@ leading dimension of users, as everywhere in training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,6 +23,13 @@ from models import Backbone
 
 Tensors = Mapping[str, Tensor]
 OwnArrays = dict[str, NDArray[np.float32]]
+Pull = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+PERSONAL = "personal_item_embedding"
+"""The item table that a user has beside the common one, in methods with both."""
+
+GLOBAL = "global_item_embedding"
+"""The common item table as it came from the server, in methods that keep it beside what they train."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,11 @@ class Batch:
         """[k, b] how often each entry stands in the batch."""
         return self.positive + self.negative
 
+    @property
+    def count(self) -> Tensor:
+        """[k] samples of each user; 1 for users without any, so that one can divide by it."""
+        return self.size.clamp(min=1)
+
     def for_heads(self, heads: int) -> Batch:
         """The same samples once for each head of the backbone, one head after another."""
         if heads == 1:
@@ -151,21 +163,21 @@ class Personalization:
         shared, private: the arrays that the method adds to those of the backbone.
         fixed: the arrays that its losses read and nobody trains.
         kept: shared arrays of which every user keeps a version of its own on the device.
+        replaced: those among them that training starts from without the user's own version.
         rates: learning rates of arrays that do not take the run's, by name.
         whole_table: a loss reads or moves every row, so all rows are worked on.
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
         tuning: how the device fine-tunes what it recommends with; None: it does not.
         needs_validation: `validation_reports` is asked for.
-        by_hand: `slope_of_penalty` is written down, and there is no `view`; the backbone's own gradient is used then.
     """
 
     options_class: type[Options] = Options
     kept: frozenset[str] = frozenset()
+    replaced: frozenset[str] = frozenset()
     whole_table = False
     norms_of: tuple[str, ...] = ()
     tuning: Tuning | None = None
     needs_validation = False
-    by_hand = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         self.backbone, self.config, self.options = backbone, config, options
@@ -211,9 +223,17 @@ class Personalization:
         """
         return None
 
-    def slope_of_penalty(self, arrays: Tensors) -> dict[str, Tensor]:
-        """The gradient of the penalty where it is written by hand: name -> [k, …]."""
-        return {}
+    def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
+        """What `view` gives, and the way back of gradients, by hand where that is faster than autograd.
+
+        Args:
+            batch: every row is an entry (`rows` is None).
+        Returns:
+            The seen arrays, and a function from ∂L/∂seen by name to ∂L/∂array by name, which adds the gradient of the
+            method's own penalty. It is called without a graph, and for users without samples its result is not used.
+            None where nobody wrote it down.
+        """
+        return None
 
     def reports(
         self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, noise_seed: int

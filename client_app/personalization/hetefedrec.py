@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bouquet.config import Options, RunConfig
 from bouquet.methods.hetefedrec import HeteFedRecOptions
-from client_app.personalization.base import Batch, Personalization, Tensors, Working
+from client_app.personalization.base import Batch, Personalization, Pull, Tensors, Working
 from models import Backbone
 
 # A column that does not vary correlates with nothing; its norm is what rounding leaves.
@@ -31,7 +31,6 @@ class Decorrelation(Personalization):
 
     options_class = HeteFedRecOptions
     options: HeteFedRecOptions
-    by_hand = True
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
@@ -48,9 +47,14 @@ class Decorrelation(Personalization):
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
         return self.options.alpha * decorrelation(arrays[self._table], self.options.hetefedrec_off_diagonal)
 
-    def slope_of_penalty(self, arrays: Tensors) -> dict[str, Tensor]:
-        slope = decorrelation_slope(arrays[self._table], self.options.hetefedrec_off_diagonal)
-        return {self._table: slope.mul_(self.options.alpha)}
+    def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
+        """The model sees the table as it is; on the way back the slope of the penalty is added."""
+
+        def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+            slope = decorrelation_slope(arrays[self._table], self.options.hetefedrec_off_diagonal)
+            return {**gradients, self._table: gradients[self._table].add(slope, alpha=self.options.alpha)}
+
+        return arrays, pull
 
 
 def decorrelation(tables: Tensor, off_diagonal: bool = False) -> Tensor:

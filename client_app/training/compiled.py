@@ -11,19 +11,19 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
 from client_app.personalization.base import Changes
-from client_app.training.compiler import kernels, row_kernels
+from client_app.training.compiled_ncf import fits_ncf, train_ncf
+from client_app.training.compiler import kernels, ncf_kernels, row_kernels
+from client_app.training.denormals import flushed_denormals
 from client_app.training.stacked import train_stacked
 from client_app.training.task import LocalTask
 from models import MatrixFactorization
@@ -43,6 +43,9 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
     code, row_code = kernels(), row_kernels()
     if code is None or row_code is None:
         _say_once()
+    if fits_ncf(task) and code is not None and (code_ncf := ncf_kernels()) is not None:
+        yield from train_ncf(task, code_ncf, _spread)
+        return
     if code is None or row_code is None or not fits(task):
         yield from train_stacked(task)
         return
@@ -155,21 +158,6 @@ def _say_once() -> None:
 def threads() -> int:
     """How many threads this process may use: what its environment says (Ray does), else all cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
-
-
-@contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Numbers too small for full precision count as 0 in this thread.
-
-    Gradients of samples that are fitted well are such numbers under Adam, and processors work on them many times
-    slower than on others.
-    """
-    before = bool(np.float64(1e-310) * np.float64(1.0) == 0)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
 
 
 def _spread(work, indptr: NDArray[np.int64]) -> None:  # type: ignore[no-untyped-def]

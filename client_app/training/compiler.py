@@ -6,6 +6,7 @@ file; so the kernels are compiled from a copy in the user's cache folder, named 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -16,9 +17,12 @@ from types import ModuleType
 
 from bouquet.files import write_atomically
 
+# They are copied together, because one may import another (`from .kernels import …`).
+_MODULES = ("kernels", "row_kernels", "kernels_ncf")
+
 
 def kernels() -> ModuleType | None:
-    """The kernels of local training, or None where numba is not installed."""
+    """The compiled kernels, or None where numba is not installed."""
     return _load("kernels")
 
 
@@ -27,24 +31,33 @@ def row_kernels() -> ModuleType | None:
     return _load("row_kernels")
 
 
+def ncf_kernels() -> ModuleType | None:
+    """The compiled kernels of neural collaborative filtering, or None where numba is not installed."""
+    return _load("kernels_ncf")
+
+
 @cache
 def _load(name: str) -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
-    original = Path(__file__).with_name(f"{name}.py")
-    source = original.read_bytes()
+    return importlib.import_module(f"{_package()}.{name}")
+
+
+@cache
+def _package() -> str:
+    """The name of a package that consists of the copies."""
+    here = Path(__file__).parent
+    sources = {name: (here / f"{name}.py").read_bytes() for name in _MODULES}
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bouquet" / "kernels"
-    path = root / f"{name}_{blake2b(source, digest_size=8).hexdigest()}.py"
+    folder = root / blake2b(b"".join(sources.values()), digest_size=8).hexdigest()
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_atomically(path, source)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, source in sources.items():
+            if not (folder / f"{name}.py").exists():
+                write_atomically(folder / f"{name}.py", source)
     except OSError:
-        path = original  # a read-only home: compile in place, for this process
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # numba looks its own cache up by module name
-    spec.loader.exec_module(module)
-    return module
+        folder = here  # a read-only home: compile in place, for this process
+    package = ModuleType(f"bouquet_kernels_{folder.name}")
+    package.__path__ = [str(folder)]
+    sys.modules[package.__name__] = package  # numba looks its own cache up by module name
+    return package.__name__

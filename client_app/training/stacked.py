@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.ragged import Ragged, positions
-from client_app.personalization.base import Batch, Changes, Working
+from client_app.personalization.base import Batch, Changes, Tensors, Working
 from client_app.training.objective import losses, sample_losses, working_rows
 from client_app.training.sequences import newest, samples_of, sequence_batch
 from client_app.training.task import LocalTask, batch_order
@@ -69,7 +69,6 @@ class Chunk:
         self.owner = rows.row_of_value
         self.place = positions(rows.lengths)
         self.device = torch.device(task.options.device)
-        self.by_autograd = any(not method.by_hand for method in task.personalizations)
         positives, negatives = task.positives.take(users), task.negatives.take(users)
         self.sample_lengths = positives.lengths + negatives.lengths
         self._index_samples(positives, negatives)
@@ -125,48 +124,59 @@ class Chunk:
         self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: _SGD | _Adam, batch: Batch,
         working: Working, with_loss: bool,
     ) -> Tensor:  # fmt: skip
-        """One step along the gradient of the users' losses, by hand where the backbone can.
+        """One step along the gradient of the users' losses, by hand where the backbone and all methods can.
 
         Returns:
             [c] float64, the sum of each user's sample losses before the step; zeros if not asked for, because they
             cost as much as the gradient.
         """
         found = torch.zeros(len(self.users), dtype=torch.float64)
-        if self.by_autograd:
-            recommendation, added = losses(self.task, arrays, batch, working)
-            total = (recommendation + added).sum()
-            gradients = _filled(weights, torch.autograd.grad(total, list(weights.values()), allow_unused=True))
-            found = (recommendation.detach() * batch.size).double()
-            step(gradients, batch.size > 0)
-            return found
-        backbone = self.task.backbone
-        private = {name: arrays[name] for name in backbone.private}
-        if backbone.reads_history:
-            private[HISTORY] = working.positive
-        shared = {name: arrays[name] for name in backbone.shared}
-        batch = batch.for_heads(backbone.heads)
-        methods = self.task.personalizations
+        if isinstance(self.task.backbone, SequenceBackbone):
+            return self._step_by_autograd(arrays, weights, step, batch, working)
+        backbone, methods = self.task.backbone, self.task.personalizations
+        seen: Tensors = arrays
         with torch.no_grad():
+            pulls = []
+            for method in methods:
+                found_way = method.forward(seen, batch, working)
+                if found_way is None:
+                    return self._step_by_autograd(arrays, weights, step, batch, working)
+                seen = found_way[0]
+                pulls.append(found_way[1])
+            private = {name: seen[name] for name in backbone.private}
+            if backbone.reads_history:
+                private[HISTORY] = working.positive
+            shared = {name: seen[name] for name in backbone.shared}
             logits, pull_back = backbone.forward(private, shared)
+            if pull_back is None:
+                return self._step_by_autograd(arrays, weights, step, batch, working)
+            batch = batch.for_heads(backbone.heads)
             if with_loss:
                 found = sample_losses(logits, batch).double()
-            size = batch.size.clamp(min=1).unsqueeze(1)
-            slope = (batch.samples * torch.sigmoid(logits)).sub_(batch.positive).div_(size)
-            in_place = isinstance(step, _SGD) and step.plain and not methods
-            if in_place and backbone.sgd_step(private, shared, slope, step.rates):
+            slope = (batch.samples * torch.sigmoid(logits)).sub_(batch.positive).div_(batch.count.unsqueeze(1))
+            plain = not methods and isinstance(step, _SGD) and step.plain
+            if plain and backbone.sgd_step(private, shared, slope, step.rates):
                 return found
-        if pull_back is not None:
-            with torch.no_grad():
-                gradients = pull_back(slope)
-        else:
-            total = (backbone.logits(private, shared) * slope).sum()
-            gradients = _filled(weights, torch.autograd.grad(total, list(weights.values()), allow_unused=True))
-        with torch.no_grad():
-            for method in methods:
-                for name, slope in method.slope_of_penalty(arrays).items():
-                    gradients[name] = gradients[name] + slope * _like(batch.size > 0, slope)
-        step(gradients, batch.size > 0)
+            gradients = pull_back(slope)
+            for pull in reversed(pulls):
+                gradients = pull(gradients)
+            active = batch.size > 0
+            asked = _filled(weights, tuple(gradients.get(name) for name in weights))
+            if methods and not active.all():  # a penalty may pull at users that rest in this step
+                asked = {name: gradient * _like(active, gradient) for name, gradient in asked.items()}
+            step(asked, active)
         return found
+
+    def _step_by_autograd(
+        self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: _SGD | _Adam, batch: Batch, working: Working
+    ) -> Tensor:
+        """The same where a gradient is not written down."""
+        with torch.enable_grad():
+            recommendation, added = losses(self.task, arrays, batch, working)
+            total = (recommendation + added).sum()
+            gradients = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+        step(_filled(weights, gradients), batch.size > 0)
+        return (recommendation.detach() * batch.size).double()
 
     def _batches(self, epoch: int) -> Iterator[Batch]:
         """The steps of an epoch; every row is an entry."""
@@ -240,7 +250,6 @@ class SequenceChunk(Chunk):
     """The users of one stack, whose backbone reads sequences: one step per epoch."""
 
     def _index_samples(self, positives: Ragged, negatives: Ragged) -> None:
-        self.by_autograd = True
         self.sample_lengths = samples_of(self.task)[self.users]
 
     def _batches(self, epoch: int) -> Iterator[Batch]:

@@ -152,11 +152,12 @@ class LocalTask:
         """[c] squared Frobenius norm, for each of these users, of the rows of an array that it does not work on."""
         source = self.common(name)
         if source is not None:
-            norms = np.einsum("m...,m...->m", source, source, dtype=np.float64)
+            flat = source.reshape(len(source), -1)
+            norms = np.einsum("md,md->m", flat, flat, dtype=np.float64)
             inside = np.bincount(rows.row_of_value, norms[rows.values], minlength=len(users))
             return np.asarray(norms.sum() - inside)
-        tables = self.own(name)
-        norms = np.einsum("km...,km...->km", tables[users], tables[users], dtype=np.float64)
+        tables = self.own(name)[users].reshape(len(users), self.num_items, -1)
+        norms = np.einsum("kmd,kmd->km", tables, tables, dtype=np.float64)
         norms[rows.row_of_value, rows.values] = 0.0
         return np.asarray(norms.sum(axis=1))
 

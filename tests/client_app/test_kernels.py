@@ -11,6 +11,7 @@ from bouquet.config import ModelOptions, TrainingOptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import user_keys
 from client_app.training import BACKENDS, LocalTask, compiled
+from client_app.training.denormals import flushed_denormals
 from client_app.training.task import batch_order
 from models import BACKBONES
 from tests.client_app.test_training import SIZES, make_task, outcome
@@ -164,7 +165,7 @@ def test_the_thread_keeps_its_way_with_tiny_numbers(flushed):
     try:
         for _ in BACKENDS["numba"](make_task(lengths=SIZES, optimizer="adam")):
             assert tiny_are_zero() == flushed
-        with compiled.flushed_denormals():
+        with flushed_denormals():
             assert tiny_are_zero()
         assert tiny_are_zero() == flushed
     finally:

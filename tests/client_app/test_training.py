@@ -19,22 +19,33 @@ NUM_ITEMS = 60
 PAIRWISE = sorted(name for name, backbone in BACKBONES.items() if not issubclass(backbone, SequenceBackbone))
 
 
-def make_task(*, lengths, personal=False, seed=0, dtype=np.float64, backbone="mf", **options):
+def make_task(
+    *,
+    lengths,
+    personal=False,
+    seed=0,
+    dtype=np.float64,
+    backbone="mf",
+    num_items=NUM_ITEMS,
+    size=4,
+    own=None,
+    **options,
+):
     """Users with the given numbers of positives and four negatives each, which may repeat.
 
-    With `personal` every user has a model of its own, whose change is reported too.
+    With `personal` every user has a model of its own, whose change is reported too; or only some of its arrays.
     """
     random = np.random.default_rng(seed)
-    model = BACKBONES[backbone](NUM_ITEMS, ModelOptions(embedding_size=4, init_scale=0.1))
+    model = BACKBONES[backbone](num_items, ModelOptions(embedding_size=size, init_scale=0.1), own)
     lengths = np.array(lengths)
-    drawn = [random.choice(NUM_ITEMS // 2, size, replace=False) for size in lengths]
+    drawn = [random.choice(num_items // 2, size, replace=False) for size in lengths]
     users = user_keys([str(i) for i in range(len(lengths))])
     shared = initial_shared(model.shared, seed)
     spec = model.private["user_embedding"]
     private = {"user_embedding": initial_private("user_embedding", spec, seed, users).astype(dtype)}
-    if personal:
-        for name in model.shared:
-            private[name] = np.repeat(shared.pop(name)[None], len(lengths), axis=0).astype(dtype)
+    kept = set(model.shared) if personal is True else set(personal or ())
+    for name in kept:
+        private[name] = np.repeat(shared.pop(name)[None], len(lengths), axis=0).astype(dtype)
     return LocalTask(
         backbone=model,
         options=TrainingOptions(**{"learning_rate": 0.05, "local_epochs": 3, **options}),
@@ -42,10 +53,10 @@ def make_task(*, lengths, personal=False, seed=0, dtype=np.float64, backbone="mf
         round=2,
         seed=seed,
         positives=Ragged.from_lengths(lengths, np.concatenate(drawn) if len(drawn) else []),
-        negatives=Ragged.from_lengths(4 * lengths, random.integers(NUM_ITEMS // 2, NUM_ITEMS, 4 * lengths.sum())),
+        negatives=Ragged.from_lengths(4 * lengths, random.integers(num_items // 2, num_items, 4 * lengths.sum())),
         shared=shared,
         private=private,
-        reported=frozenset(model.shared) if personal else frozenset(),
+        reported=frozenset(kept),
         dtype=dtype,
     )
 

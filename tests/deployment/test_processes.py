@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,18 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
     assert marked_processes(MARK, str(deployment.folder)) == []
 
 
+def test_every_user_has_a_table_of_its_own_over_grpc_too(tmp_path, deployment):
+    """FedCA sends each user another item table; 2 rounds give what one process gives."""
+    changes = {"strategy": "fedca", "num_server_rounds": 2, "evaluate_every": 2, "fedca_k": 2}
+    settings, data, given = settings_of(tmp_path, **changes)
+    up(deployment, data)
+    out = RunDirectory(tmp_path / "run")
+    done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out.path}"')
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(out, run_here(tmp_path / "here", settings, 2), exact=False)
+    assert (out.path / "fedca" / "matrices.safetensors").exists()
+
+
 def test_a_killed_node_is_left_out_and_taken_back(tmp_path, deployment):
     """kill -9 of a SuperNode and its ClientApp after round 1; started again, it takes part with its old state."""
     _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=45.0)
@@ -130,9 +143,15 @@ def test_a_run_goes_on_after_its_superlink_and_its_server_were_killed(tmp_path, 
     assert_equal_runs(out, run_here(tmp_path / "here", settings, 2), exact=False)
 
 
+def with_programs(tmp_path):
+    """An environment in which Flower's programs are found, whether or not the shell has them."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "PATH": path}
+
+
 def started(command, tmp_path):
     """Run a SuperNode that must end by itself: its status and what it printed."""
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = {**with_programs(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"}
     log = tmp_path / "log.txt"
     # A file, not a pipe: what a SuperNode starts lives a little longer than it does.
     with log.open("w") as file:
@@ -165,7 +184,7 @@ def test_strangers_are_refused(tmp_path, deployment):
 
     # The same command gets in once its key is registered: nothing else was wrong with it.
     deployment.control.register(good / "node.pub")
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), MARK: str(deployment.folder)}
+    environment = {**with_programs(tmp_path), MARK: str(deployment.folder)}
     with (tmp_path / "log.txt").open("w") as file:
         node = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
     try:

@@ -1,8 +1,14 @@
 """What an operator is told: for people and for Prometheus, from the folder of a real run."""
 
 import re
+from contextlib import contextmanager
+from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
-from bouquet.deployment.status import collect, lines, newest_run, prometheus
+import pytest
+
+from bouquet.deployment.status import collect, lines, newest_run, prometheus, serve
 from tests.deployment.fleet import Fleet
 from tests.runs.helpers import run_here, small_settings
 
@@ -53,6 +59,33 @@ def test_the_metrics_are_in_the_format_that_prometheus_reads(tmp_path):
     assert 'bouquet_nodes{status="offline"} 1' in seen
     assert "bouquet_round 6" in seen
     assert len(seen) == len(set(seen))
+
+
+@contextmanager
+def served(control, runs):
+    """The endpoint on a free port; gives its address."""
+    with serve(control, runs, "127.0.0.1:0") as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_endpoint_serves_what_is_known_at_that_moment(tmp_path):
+    with served(Superlink(), tmp_path / "runs") as address:
+        before = urlopen(f"{address}/metrics").read().decode()
+        run(tmp_path)
+        with urlopen(f"{address}/metrics") as reply:
+            after = reply.read().decode()
+            assert reply.headers["Content-Type"] == "text/plain; version=0.0.4"
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{address}/")
+    assert "bouquet_round" not in before
+    assert "bouquet_round 6\n" in after
+    assert after == prometheus(collect(Superlink(), tmp_path / "runs"))
 
 
 def test_without_a_run_there_is_only_the_superlink(tmp_path):

@@ -30,7 +30,9 @@ class Recording(LocalGrid):
 def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, strategy, fraction):
     runs = {}
     for nodes in (1, 7, 40):
-        settings = small_settings(tmp_path, strategy=strategy, fraction_train=fraction, optimizer="adam")
+        # Adam makes whole steps of gradients that are rounding only, of which a deep network has many.
+        optimizer = "sgd" if strategy == "fed3cr" else "adam"
+        settings = small_settings(tmp_path, strategy=strategy, fraction_train=fraction, optimizer=optimizer)
         runs[nodes] = run_here(tmp_path / str(nodes), settings, nodes)
     first = runs[1]
     for nodes, directory in runs.items():

@@ -19,8 +19,9 @@ def lines(directory, key="cf-fedsr"):
 @pytest.mark.parametrize("backbone", ["gru4rec", "sasrec"])
 @pytest.mark.parametrize("exchange", ["auto", "all"])
 def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, backbone, exchange):
-    # Norms of embeddings near 0 would blow up the last digits, until ranks differ.
-    changed = {"backbone": backbone, "exchange": exchange, "init_scale": 0.1}
+    # Norms of embeddings near 0, and Adam's of small changes, would blow up the last digits until ranks differ.
+    changed = {"backbone": backbone, "exchange": exchange, "init_scale": 0.1, "server_optimizer": "sgd"}
+    changed |= {"server_learning_rate": 1.0}
     settings = small_settings(tmp_path, **{**SEQUENCES, **changed})
     runs = [run_here(tmp_path / str(nodes), settings, nodes) for nodes in (1, 7, 40)]
     first = runs[0].read_summary()
@@ -32,7 +33,7 @@ def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, back
         assert summary["best_round"] == first["best_round"]
         assert [choice["chosen"] for choice in lines(run)] == [choice["chosen"] for choice in lines(runs[0])]
         for name, values in last_checkpoint(runs[0]).shared.items():
-            np.testing.assert_allclose(last_checkpoint(run).shared[name], values, atol=1e-4)
+            np.testing.assert_allclose(last_checkpoint(run).shared[name], values, atol=5e-4)
 
 
 def test_only_users_with_data_come_first_and_everybody_later(tmp_path):
@@ -110,14 +111,11 @@ def test_a_node_gets_each_shared_array_once(tmp_path):
 def test_a_stopped_run_goes_on_exactly(tmp_path, strategy):
     """Private networks, representations and the server's moments included."""
     settings = small_settings(tmp_path, **{**SEQUENCES, "strategy": strategy, "exchange": "embedding"})
-    settings |= {"evaluate-every": 2, "checkpoint-every": 3}
+    settings |= {"evaluate-every": 3, "checkpoint-every": 3}
     whole = run_here(tmp_path / "whole", settings | {"num-server-rounds": 6}, 3)
     run_here(tmp_path / "parts", settings | {"num-server-rounds": 3}, 3)
-    # Three rounds alone would be evaluated at their end too, and the run would know more than a stopped one.
     resumed = settings | {"num-server-rounds": 6, "resume": str(tmp_path / "parts")}
-    parts = run_here(tmp_path / "parts", resumed, 3)
-    if strategy == "fedavg":
-        assert_equal_runs(parts, whole)
+    assert_equal_runs(run_here(tmp_path / "parts", resumed, 3), whole)
 
 
 @pytest.mark.parametrize("patience", [1, 2])

@@ -1,0 +1,264 @@
+"""The device side of Fed3CR (Mi et al.): consistency- and complementarity-aware consensus enhancement.
+
+    prototypes        eq. 10       p^G and p^P, the mean rows of the user's items in C and in V_u
+    transfer matrix   eq. 9        W_u = F_θ([p^G, p^P]), in `transfer`
+    enhanced table    eq. 11       c^E_i = W_u c_i
+    fused table       eq. 12       V^F = C^E + V_u, what the backbone sees
+    consistency       eq. 15, 16   both views shall rank the items alike
+    complementarity   eq. 17, 18   both views shall be orthogonal
+    loss              eq. 19       L_rec + β_a L_a + β_o L_o
+
+Eq. 15 as printed divides cosines by their sum, which can be zero or negative; ListNet, which it cites, has a softmax,
+and so have we. Eq. 18 as printed sums over all items; we take the mean, so that β_o means the same on every
+catalogue. `ace` has the enhancement alone, for other methods.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from bouquet.arrays import ArraySpec
+from bouquet.config import Options, RunConfig
+from client_app.personalization.base import PERSONAL, Batch, Personalization, Pull, Tensors, Working
+from client_app.personalization.transfer import TransferNetwork, TransferOptions
+from models import Backbone
+
+ENHANCED, OWN, CENTRE = "fed3cr/enhanced", "fed3cr/own", "fed3cr/enhanced prototype"
+
+# Rows shorter than this have no direction.
+_TINY = 1e-8
+
+
+def prototype(table: Tensor, positives: Tensor) -> Tensor:
+    """The mean row of a user's items (eq. 10).
+
+    Args:
+        table: [m, d].
+        positives: [p] rows of the user's training items, at least one.
+    Returns:
+        [d].
+    """
+    return table[positives].mean(dim=0)
+
+
+def consistency_loss(
+    personal: Tensor, enhanced: Tensor, personal_prototype: Tensor, enhanced_prototype: Tensor
+) -> Tensor:
+    """The symmetric cross-entropy of two rankings of all items (eq. 16).
+
+    P_i = softmax_i(cos(prototype, row_i)) in each view; L_a = - ½ Σ P^P log P^E - ½ Σ P^E log P^P.
+
+    Args:
+        personal, enhanced: [m, d] the two views of the items.
+        personal_prototype, enhanced_prototype: [d] what the user likes in each of them.
+    Returns:
+        A scalar, at least log m less the divergence of the views: the entropy of the rankings stays in it.
+    """
+    views = (personal[None], enhanced[None], personal_prototype[None], enhanced_prototype[None])
+    return _consistency(*views, torch.ones(1, len(personal), dtype=torch.bool, device=personal.device))[0]
+
+
+def complementarity_loss(enhanced: Tensor, personal: Tensor, literal_scale: bool = False) -> Tensor:
+    """L_o = (1/d) Σ_ij E_ij² with E = (C^E)ᵀ V_u / m (eq. 18).
+
+    Args:
+        enhanced, personal: [m, d].
+        literal_scale: E is not divided by the number of items m, as printed.
+    """
+    items = torch.tensor([1.0 if literal_scale else float(len(enhanced))], dtype=enhanced.dtype, device=enhanced.device)
+    return _complementarity(enhanced[None], personal[None], items)[0]
+
+
+class Fed3CROptions(TransferOptions):
+    """What a device makes of the consensus, and the weights of the two constraints."""
+
+    fed3cr_enhancement: Literal["ace", "consensus", "unified", "none"] = Field(
+        "ace",
+        description="How the consensus is enhanced: by a matrix made for each user (ace), by one matrix for all users "
+        "(consensus transfer), by one matrix for both tables (unified transfer), or not at all.",
+    )
+    fed3cr_beta_a: float = Field(0.1, ge=0, description="Weight β_a of the consistency of rankings (eq. 19).")
+    fed3cr_beta_o: float = Field(0.1, ge=0, description="Weight β_o of the orthogonality of the views (eq. 19).")
+    literal_scale: bool = Field(
+        False, description="Orthogonality summed over all items, as printed, instead of their mean."
+    )
+    personal_learning_rate: float = Field(
+        0.0, ge=0, description="Local learning rate of a user's own item table; 0: the same as learning-rate."
+    )
+
+
+class EnhancedConsensus(Personalization):
+    """Each user adds a table of its own to a consensus that it has turned its way."""
+
+    options_class = Fed3CROptions
+    options: Fed3CROptions
+
+    def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
+        super().__init__(backbone, config, options)
+        self.table = next(name for name, spec in backbone.shared.items() if spec.by_item)
+        spec, size = backbone.shared[self.table], config.embedding_size
+        self.private = {PERSONAL: ArraySpec(spec.shape, spec.init, spec.scale, by_item=True)}
+        rate = self.options.transfer_learning_rate or config.learning_rate
+        self.rates = {PERSONAL: self.options.personal_learning_rate or config.learning_rate}
+        self.network: TransferNetwork | None = None
+        if self.options.fed3cr_enhancement == "ace":
+            self.network = TransferNetwork(size, self.options, config.learning_rate)
+            self.shared = self.network.specs
+        elif self.options.fed3cr_enhancement != "none":
+            # The departure from the identity, so that decay and averages pull towards doing nothing.
+            self.shared = {"transfer_matrix": ArraySpec((size, size), "zeros")}
+        self.rates |= dict.fromkeys(self.shared, rate)
+
+    @property
+    def whole_table(self) -> bool:  # type: ignore[override]
+        return self.options.fed3cr_beta_a > 0 or self.options.fed3cr_beta_o > 0
+
+    def view(self, arrays: Tensors, working: Working) -> Tensors:
+        """V^F = C^E + V_u (eq. 9 to 12)."""
+        consensus, own = arrays[self.table], arrays[PERSONAL]
+        centre = centres(consensus, working)
+        enhanced = consensus
+        if self.network is not None:
+            matrix = self.network.matrices(arrays, torch.cat([centre, centres(own, working)], dim=1))
+            enhanced, centre = turned(consensus, matrix), turned(centre.unsqueeze(1), matrix).squeeze(1)
+        elif self.options.fed3cr_enhancement != "none":
+            matrix = arrays["transfer_matrix"] + torch.eye(own.shape[2], dtype=own.dtype, device=own.device)
+            enhanced, centre = turned(consensus, matrix), turned(centre.unsqueeze(1), matrix).squeeze(1)
+            own = turned(own, matrix) if self.options.fed3cr_enhancement == "unified" else own
+        return {**arrays, ENHANCED: enhanced, OWN: own, CENTRE: centre, self.table: enhanced + own}
+
+    def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
+        """β_a L_a + β_o L_o (eq. 19)."""
+        options, enhanced, own = self.options, seen[ENHANCED], seen[OWN]
+        total = torch.zeros(len(own), dtype=own.dtype, device=own.device)
+        if options.fed3cr_beta_a > 0:
+            views = (own, enhanced, centres(own, working), seen[CENTRE])
+            total = total + options.fed3cr_beta_a * _consistency(*views, working.valid)
+        if options.fed3cr_beta_o > 0:
+            total = total + options.fed3cr_beta_o * _complementarity(enhanced, own, self._items(working, own))
+        return total
+
+    def _items(self, working: Working, like: Tensor) -> Tensor:
+        """[k] what E is divided by; all rows are worked on."""
+        items = working.valid.sum(dim=1).to(like).clamp(min=1)
+        return torch.ones_like(items) if self.options.literal_scale else items
+
+    def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
+        """One pass over the tables for each loss; the transfer network by backpropagation of one row per user."""
+        if self.network is None and self.options.fed3cr_enhancement != "none":
+            return None
+        return _forward(self, arrays, working)
+
+
+def centres(table: Tensor, working: Working) -> Tensor:
+    """[k, d] the prototypes of k users in tables [k, R, d] (eq. 10)."""
+    count = working.positive.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.bmm((working.positive / count).unsqueeze(1), table).squeeze(1)
+
+
+def turned(table: Tensor, matrix: Tensor) -> Tensor:
+    """c^E_i = W c_i for all rows (eq. 11): [k, R, d]."""
+    return torch.bmm(table, matrix.transpose(1, 2))
+
+
+def _consistency(personal: Tensor, enhanced: Tensor, own_centre: Tensor, centre: Tensor, valid: Tensor) -> Tensor:
+    """`consistency_loss` of k users: [k]."""
+    p = _log_ranking(personal, own_centre, valid)
+    e = _log_ranking(enhanced, centre, valid)
+    cross = p.exp() * e + e.exp() * p
+    return -0.5 * torch.where(valid, cross, torch.zeros_like(cross)).sum(dim=1)
+
+
+def _log_ranking(table: Tensor, centre: Tensor, valid: Tensor) -> Tensor:
+    """[k, R] log P: the logarithm of the top-one probability of each row (eq. 15)."""
+    rows = table.square().sum(dim=2).clamp(min=_TINY**2).sqrt()
+    length = centre.square().sum(dim=1, keepdim=True).clamp(min=_TINY**2).sqrt()
+    cosines = torch.bmm(table, (centre / length).unsqueeze(2)).squeeze(2) / rows
+    return cosines.masked_fill(~valid, -1e9).log_softmax(dim=1)
+
+
+def _complementarity(enhanced: Tensor, personal: Tensor, items: Tensor) -> Tensor:
+    """`complementarity_loss` of k users: [k]; E is divided by `items` [k]."""
+    correlation = torch.bmm(enhanced.transpose(1, 2), personal) / items[:, None, None]
+    return correlation.square().sum(dim=(1, 2)) / enhanced.shape[2]
+
+
+def _forward(method: EnhancedConsensus, arrays: Tensors, working: Working) -> tuple[Tensors, Pull]:
+    """Eq. 9 to 19 with their gradients by hand.
+
+    With P, Q the rankings of the own and the enhanced view, and s, t their cosines:
+        ∂L_a/∂s = - ½ P (log Q - Σ P log Q) - ½ (Q - P),    and the same for t with P and Q exchanged
+        ∂cos(p, v_i)/∂v_i = (p̂ - s_i v̂_i) / ‖v_i‖,         ∂s_i/∂p = (v̂_i - s_i p̂) / ‖p‖
+        ∂L_o/∂C^E = (2 / (d m)) V Eᵀ,                        ∂L_o/∂V = (2 / (d m)) C^E E
+    """
+    options, network, table = method.options, method.network, method.table
+    consensus, own = arrays[table], arrays[PERSONAL]
+    share = working.positive / working.positive.sum(dim=1, keepdim=True).clamp(min=1)
+    centre, own_centre = centres(consensus, working), centres(own, working)
+    matrix: Tensor | None = None
+    enhanced, enhanced_centre = consensus, centre
+    if network is not None:
+        matrix, back = network.forward(arrays, torch.cat([centre, own_centre], dim=1))
+        enhanced = turned(consensus, matrix)
+        enhanced_centre = torch.bmm(matrix, centre.unsqueeze(2)).squeeze(2)
+    seen = {**arrays, table: enhanced + own}
+
+    def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        of_enhanced, of_own = gradients[table], gradients[table].clone()
+        of_centre, of_own_centre = torch.zeros_like(centre), torch.zeros_like(own_centre)
+        if options.fed3cr_beta_a > 0:
+            first = _Cosines(own, own_centre, working.valid)
+            second = _Cosines(enhanced, enhanced_centre, working.valid)
+            of_own_centre += first.add_slope(options.fed3cr_beta_a, second, of_own)
+            of_centre += second.add_slope(options.fed3cr_beta_a, first, of_enhanced)
+        if options.fed3cr_beta_o > 0:
+            items = method._items(working, own)[:, None, None]
+            correlation = torch.bmm(enhanced.transpose(1, 2), own) / items
+            correlation = correlation * (2 * options.fed3cr_beta_o / own.shape[2]) / items
+            of_enhanced.baddbmm_(own, correlation.transpose(1, 2))
+            of_own.baddbmm_(enhanced, correlation)
+        found = dict(gradients)
+        of_consensus = of_enhanced
+        if matrix is not None:
+            of_consensus = torch.bmm(of_enhanced, matrix)
+            of_matrix = torch.bmm(of_enhanced.transpose(1, 2), consensus)
+            of_matrix += of_centre.unsqueeze(2) * centre.unsqueeze(1)
+            of_prototypes, of_network = back(of_matrix)
+            found |= of_network
+            size = centre.shape[1]
+            of_centre = torch.bmm(of_centre.unsqueeze(1), matrix).squeeze(1) + of_prototypes[:, :size]
+            of_own_centre = of_own_centre + of_prototypes[:, size:]
+        of_consensus.baddbmm_(share.unsqueeze(2), of_centre.unsqueeze(1))
+        of_own.baddbmm_(share.unsqueeze(2), of_own_centre.unsqueeze(1))
+        return {**found, table: of_consensus, PERSONAL: of_own}
+
+    return seen, pull
+
+
+class _Cosines:
+    """One view of eq. 15: the cosines of all rows with a prototype, and the ranking that they make."""
+
+    def __init__(self, table: Tensor, centre: Tensor, valid: Tensor) -> None:
+        self.table = table
+        self.rows = torch.linalg.vector_norm(table, dim=2).clamp_(min=_TINY)
+        self.length = torch.linalg.vector_norm(centre, dim=1, keepdim=True).clamp(min=_TINY)
+        self.direction = centre / self.length
+        self.cosines = torch.bmm(table, self.direction.unsqueeze(2)).squeeze(2).div_(self.rows)
+        self.log = self.cosines.masked_fill(~valid, -1e9).log_softmax(dim=1)
+        self.ranking = self.log.exp()
+
+    def add_slope(self, weight: float, other: _Cosines, gradient: Tensor) -> Tensor:
+        """Add β_a ∂L_a/∂table to `gradient`; returns β_a ∂L_a/∂prototype, [k, d]."""
+        log = other.log.clamp(min=-1e6)
+        mean = (self.ranking * log).sum(dim=1, keepdim=True)
+        slope = (self.ranking * (log - mean) + other.ranking - self.ranking).mul_(-0.5 * weight)
+        per_row = slope / self.rows
+        gradient.baddbmm_(per_row.unsqueeze(2), self.direction.unsqueeze(1))
+        along = slope * self.cosines
+        gradient.addcmul_((along / self.rows.square()).unsqueeze(2), self.table, value=-1)
+        towards = torch.bmm(per_row.unsqueeze(1), self.table).squeeze(1)
+        return (towards - along.sum(dim=1, keepdim=True) * self.direction) / self.length

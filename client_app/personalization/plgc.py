@@ -1,0 +1,176 @@
+"""The device side of PLGC: personalized local-global collaboration, before other methods.
+
+    local table     Section IV-B   V^l, the user's own; trained, kept and never overwritten. Its change is uploaded
+    global table    Section IV-B   V^g, the server's aggregate of these changes; frozen on the device
+    mixing          eq. 14 to 16   V^p = μ V^l + (1 - μ) V^g with μ = tr G^l / (tr G^l + tr G^g)
+    views           Section IV-C   A and B: V^l and V^g of a batch's items, through a projector and a predictor
+    correlation     eq. 18         R_jk of dimension j of A and k of B over the batch
+    redundancy      eq. 19         L_eRR = Σ_j (1 - R_jj)² + κ Σ_{j≠k} R_jk²
+    loss            eq. 22         L = L_base + λ L_eRR
+
+A user that trains for the first time starts from V^l = V^g. μ says which table converges faster and is a constant of
+the gradient, unless `learn-through-mu` is on. Projector and predictor are d → d → d each, with batch statistics; they
+have no biases, because the statistics of the next layer would take every bias out again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from bouquet.arrays import ArraySpec
+from bouquet.config import Options, RunConfig
+from client_app.personalization.base import (
+    GLOBAL,
+    Batch,
+    Given,
+    OwnArrays,
+    Personalization,
+    Pull,
+    Tensors,
+    Working,
+)
+from client_app.personalization.plgc_alternatives import ALTERNATIVES
+from client_app.personalization.redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
+from models import Backbone
+
+
+def mixing_coefficient(local: Tensor, global_: Tensor) -> Tensor:
+    """μ = tr(G^l) / (tr(G^l) + tr(G^g)), the trace of a Gram matrix being a sum of squares (eq. 14, 15).
+
+    Args:
+        local, global_: [m, d].
+    Returns:
+        A scalar in [0, 1]; ½ if both tables are zero.
+    """
+    return _share(local.square().sum(), global_.square().sum())
+
+
+def cross_correlation(a: Tensor, b: Tensor) -> Tensor:
+    """R_jk = Σ_b A_bj B_bk / (√Σ_b A_bj² √Σ_b B_bk²) of standardised columns (eq. 18).
+
+    Args:
+        a, b: [b, d] representations of the same b samples in two views.
+    Returns:
+        [d, d] in [-1, 1]; 0 where a column is constant.
+    """
+    return correlated(a[None], b[None], torch.ones(1, len(a), dtype=a.dtype, device=a.device))[0]
+
+
+def redundancy_loss(correlation: Tensor, off_diagonal_weight: float) -> Tensor:
+    """Σ_j (1 - R_jj)² + κ Σ_{j≠k} R_jk² (eq. 19) of R [d, d]; κ is `off_diagonal_weight`."""
+    return reduced(correlation[None], off_diagonal_weight)[0]
+
+
+def _share(local: Tensor, global_: Tensor) -> Tensor:
+    total = local + global_
+    return torch.where(total > 0, local / torch.where(total > 0, total, 1), 0.5)
+
+
+class PLGCOptions(Options):
+    """How local and global item table are mixed, and what keeps their dimensions apart."""
+
+    plgc_mixing: Literal["ntk", "half", "local"] = Field(
+        "ntk",
+        description="The table that the model sees: mixed by traces (ntk), half and half, or the local one alone.",
+    )
+    learn_through_mu: bool = Field(False, description="Let the gradient flow through the mixing coefficient μ.")
+    plgc_redundancy: Literal["err", "au", "duorec", "feddecorr", "none"] = Field(
+        "err", description="The loss beside the base method's: redundancy reduction, an alternative to it, or none."
+    )
+    plgc_lambda: float = Field(0.1, ge=0, description="Weight λ of that loss (eq. 22).")
+    plgc_kappa: float = Field(0.005, ge=0, description="Weight κ of correlations between dimensions (eq. 19).")
+    plgc_learning_rate: float = Field(
+        0.0, ge=0, description="Local learning rate of the local item table; 0: the same as learning-rate."
+    )
+
+
+class LocalGlobalCollaboration(Personalization):
+    """Each user has an item table of its own and sees it mixed with the common one."""
+
+    options_class = PLGCOptions
+    options: PLGCOptions
+
+    def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
+        super().__init__(backbone, config, options)
+        self.table = next(name for name, spec in backbone.shared.items() if spec.by_item)
+        self.fixed = {GLOBAL: backbone.shared[self.table]}
+        self.kept = frozenset({self.table})
+        self.norms_of = (self.table, GLOBAL) if self.options.plgc_mixing == "ntk" else ()
+        rate, size = self.options.plgc_learning_rate, config.embedding_size
+        self.rates = {self.table: rate} if rate > 0 else {}
+        if self.options.plgc_redundancy == "err":
+            self.private = {
+                name: ArraySpec((size, size), "normal", math.sqrt((2 if name.endswith("1") else 1) / size))
+                for name in NETWORKS
+            }
+
+    def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
+        """V^l is what the user's last training left, V^g what the server sent."""
+        local, common = given.own[self.table], given.shared[self.table]
+        if first.any():
+            local = local.copy()
+            local[first] = common
+        given = given.with_own(self.table, local, reported=True)
+        return replace(given, frozen={**given.frozen, GLOBAL: common})
+
+    def view(self, arrays: Tensors, working: Working) -> Tensors:
+        """V^p = μ V^l + (1 - μ) V^g (eq. 16)."""
+        local, common = arrays[self.table], arrays[GLOBAL]
+        if self.options.plgc_mixing == "local":
+            return arrays
+        share = self._mu(local, common, working)[:, None, None]
+        return {**arrays, self.table: share * local + (1 - share) * common}
+
+    def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor | None:
+        """λ L_eRR (eq. 22), or what stands in its place."""
+        options = self.options
+        if options.plgc_redundancy == "none" or options.plgc_lambda == 0:
+            return None
+        local, common = batch.pick(arrays[self.table]), batch.pick(arrays[GLOBAL])
+        if options.plgc_redundancy != "err":
+            return options.plgc_lambda * ALTERNATIVES[options.plgc_redundancy](local, common, batch.samples)
+        own, shared = (represented(table, arrays, batch.samples) for table in (local, common))
+        return options.plgc_lambda * reduced(correlated(own, shared, batch.samples), options.plgc_kappa)
+
+    def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
+        """The gradient of V^p passes to V^l with the factor μ; that of eRR is written down in `redundancy`."""
+        options = self.options
+        if options.learn_through_mu or options.plgc_redundancy not in ("err", "none"):
+            return None
+        local, common = arrays[self.table], arrays[GLOBAL]
+        seen, share = arrays, torch.ones(len(local), 1, 1, dtype=local.dtype, device=local.device)
+        if options.plgc_mixing != "local":
+            share = self._mu(local, common, working)[:, None, None]
+            seen = {**arrays, self.table: torch.lerp(common, local, share)}
+
+        def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+            found = {**gradients, self.table: gradients[self.table] * share}
+            if options.plgc_redundancy == "err" and options.plgc_lambda > 0:
+                of_local, of_networks = redundancy_and_slopes(
+                    local, common, arrays, batch.samples, options.plgc_lambda, options.plgc_kappa
+                )
+                found[self.table] += of_local
+                found |= of_networks
+            return found
+
+        return seen, pull
+
+    def _mu(self, local: Tensor, common: Tensor, working: Working) -> Tensor:
+        """[k] μ of each user over the whole tables: the rows that are worked on, and the others (eq. 15)."""
+        if self.options.plgc_mixing == "half":
+            return torch.full((len(local),), 0.5, dtype=local.dtype, device=local.device)
+        if not self.options.learn_through_mu:
+            local, common = local.detach(), common.detach()
+        traces = [
+            table.square().sum(dim=(1, 2)) + working.outside[name]
+            for name, table in ((self.table, local), (GLOBAL, common))
+        ]  # fmt: skip
+        return _share(*traces)

@@ -1,0 +1,122 @@
+"""Embedding redundancy reduction (PLGC, eq. 18 and 19) of k users at once, with its gradient by hand.
+
+A batch is b entries with weights, how often each of them stands in it; statistics are weighted means.
+
+    representation   x ↦ relu(n(x W₁)) W₂ twice, projector and predictor; n takes a column's mean out and divides by
+                     its standard deviation over the batch
+    correlation      R = Âᵀ B̂ with centred columns of length one
+    loss             Σ_j (1 - R_jj)² + κ Σ_{j≠k} R_jk²
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from client_app.personalization.base import Tensors
+
+NETWORKS = ("projector_1", "projector_2", "predictor_1", "predictor_2")
+
+# Added to a variance before its root is divided by, as in batch normalisation.
+_EPSILON = 1e-5
+# Columns shorter than the root of this are constant.
+_TINY = 1e-12
+
+
+def represented(rows: Tensor, networks: Tensors, weights: Tensor) -> Tensor:
+    """The representations of rows [k, b, d]; networks [k, d, d] by name, weights [k, b]."""
+    share = _share(weights)
+    for first, second in (NETWORKS[:2], NETWORKS[2:]):
+        hidden = torch.bmm(rows, networks[first])
+        hidden = hidden - torch.bmm(share, hidden)
+        deviation = (torch.bmm(share, hidden.square()) + _EPSILON).sqrt()
+        rows = torch.bmm((hidden / deviation).relu(), networks[second])
+    return rows
+
+
+def correlated(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
+    """[k, d, d] the cross-correlation (eq. 18) of a and b [k, b, d] over entries with weights [k, b]."""
+    share = _share(weights)
+    columns = []
+    for values in (a, b):
+        centred = values - torch.bmm(share, values)
+        columns.append(centred / torch.bmm(share, centred.square()).clamp(min=_TINY).sqrt())
+    return torch.bmm((columns[0] * share.transpose(1, 2)).transpose(1, 2), columns[1])
+
+
+def reduced(correlation: Tensor, kappa: float) -> Tensor:
+    """[k] Σ_j (1 - R_jj)² + κ Σ_{j≠k} R_jk² (eq. 19)."""
+    diagonal = torch.diagonal(correlation, dim1=1, dim2=2)
+    off = correlation.square().sum(dim=(1, 2)) - diagonal.square().sum(dim=1)
+    return (1 - diagonal).square().sum(dim=1) + kappa * off
+
+
+def redundancy_and_slopes(
+    local: Tensor, common: Tensor, networks: Tensors, weights: Tensor, strength: float, kappa: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """`strength` times ∂L_eRR/∂local [k, b, d] and ∂L_eRR/∂network by name; `common` is frozen.
+
+    With y = n(x), s = 1/deviation and w a row's share: ∂L/∂x = s (g - w Σ g - w y Σ g y), g = ∂L/∂y.
+    The columns of eq. 18 are the same function with ε = 0.
+    """
+    k, share = len(local), _share(weights)
+    # Both views side by side: one product with the networks for both.
+    rows = torch.cat([local, common])
+    shares = torch.cat([share, share])
+    double = {name: torch.cat([networks[name], networks[name]]) for name in NETWORKS}
+    cache = []
+    for first, second in (NETWORKS[:2], NETWORKS[2:]):
+        normal, inverse = _standardised(torch.bmm(rows, double[first]), shares, _EPSILON)
+        active = normal.relu()
+        cache.append((rows, normal, inverse, active))
+        rows = torch.bmm(active, double[second])
+    column, inverse = _standardised(rows, shares, 0.0)
+    weighted = column * shares.transpose(1, 2)
+    correlation = torch.bmm(weighted[:k].transpose(1, 2), column[k:])
+    slope = 2 * strength * kappa * correlation
+    diagonal = torch.diagonal(slope, dim1=1, dim2=2)
+    diagonal.copy_(2 * strength * (torch.diagonal(correlation, dim1=1, dim2=2) - 1))
+    gradient = torch.cat([torch.bmm(weighted[k:], slope.transpose(1, 2)), torch.bmm(weighted[:k], slope)])
+    gradient = _through(gradient, column, inverse, shares)
+    found: dict[str, Tensor] = {}
+    for (first, second), (inputs, normal, inverse, active) in zip(
+        (NETWORKS[2:], NETWORKS[:2]), reversed(cache), strict=True
+    ):
+        found[second] = _both(torch.bmm(active.transpose(1, 2), gradient), k)
+        gradient = torch.bmm(gradient, double[second].transpose(1, 2)).mul_(active > 0)
+        gradient = _through(gradient, normal, inverse, shares)
+        found[first] = _both(torch.bmm(inputs.transpose(1, 2), gradient), k)
+        if first == NETWORKS[0]:  # nobody asks for the gradient of the frozen table
+            gradient = gradient[:k]
+            gradient = torch.bmm(gradient, networks[first].transpose(1, 2))
+        else:
+            gradient = torch.bmm(gradient, double[first].transpose(1, 2))
+    return gradient, found
+
+
+def _share(weights: Tensor) -> Tensor:
+    """[k, 1, b] weights that sum to one; zeros for a user without samples."""
+    return (weights / weights.sum(dim=1, keepdim=True).clamp(min=1)).unsqueeze(1)
+
+
+def _standardised(values: Tensor, share: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Columns without mean, divided by their deviation; and one over the deviation, 0 for a constant column."""
+    mean = torch.bmm(share, values)
+    centred = values.sub_(mean)
+    variance = torch.bmm(share, centred.square())
+    spread = variance + epsilon if epsilon else torch.where(variance > _TINY, variance, torch.inf)
+    inverse = spread.rsqrt_()
+    return centred.mul_(inverse), inverse
+
+
+def _through(gradient: Tensor, normal: Tensor, inverse: Tensor, share: Tensor) -> Tensor:
+    """From the gradient of standardised columns to that of the columns."""
+    rows = share.transpose(1, 2)
+    total = gradient.sum(dim=1, keepdim=True)
+    along = torch.einsum("kbd,kbd->kd", gradient, normal).unsqueeze(1)
+    return (gradient - rows * (total + normal * along)).mul_(inverse)
+
+
+def _both(gradient: Tensor, k: int) -> Tensor:
+    """What both views say about the networks that they share."""
+    return gradient[:k] + gradient[k:]

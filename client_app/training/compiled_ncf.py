@@ -1,0 +1,153 @@
+"""The numba backend for neural collaborative filtering: what `kernels_ncf` needs, packed and unpacked.
+
+All arrays that a user trains besides its rows of the item table stand in one vector,
+
+    p, W_p, W_q, b_1, W_2, b_2, …, h        with W_1 = [W_p; W_q],
+
+with widths padded to multiples of 4 by zeros, which training leaves zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.ragged import Ragged
+from bouquet.randomness import Purpose, streams
+from client_app.personalization.base import Changes
+from client_app.training.denormals import flushed_denormals
+from client_app.training.task import LocalTask
+from models import NeuralCollaborativeFiltering
+
+Spread = Callable[[Callable[[int, int], None], NDArray[np.int64]], None]
+
+# What the users of one block train, in bytes.
+BLOCK_BYTES = 16 * 2**20
+
+_ITEMS, _USER = "item_embedding", "user_embedding"
+
+
+def fits_ncf(task: LocalTask) -> bool:
+    """Whether the kernels compute this task: touched rows only, and everything trained."""
+    backbone = task.backbone
+    arrays = {*backbone.shared, *backbone.private}
+    plain = isinstance(backbone, NeuralCollaborativeFiltering) and not task.personalizations
+    return plain and task.options.weight_decay == 0 and arrays == set(task.trained)
+
+
+def train_ncf(task: LocalTask, code: ModuleType, spread: Spread) -> Iterator[Changes]:
+    """Train blocks of users.
+
+    Args:
+        code: the module of kernels.
+        spread: calls work(begin, end) for parts of the users, given their number of rows as [k + 1] sums.
+    """
+    layout = _Layout(task)
+    items = task.items()
+    width = task.specs[_ITEMS].shape[1]
+    blocks = np.cumsum(4 * (items.lengths * width + layout.size)) // BLOCK_BYTES
+    for block in np.split(np.arange(len(task.users)), np.flatnonzero(np.diff(blocks)) + 1):
+        if len(block):
+            yield _train_block(task, layout, block, items.take(block), code, spread)
+
+
+class _Layout:
+    """Where every array stands in a user's vector.
+
+    Attributes:
+        widths: [L + 1] units of every layer, padded.
+        weight_at, bias_at: [L] where the W_l (for l = 1: W_q) and b_l begin; user_at, output_at: W_p and h.
+        places: name -> where each value of the array stands, in the array's shape.
+        bounds: [a + 1] of the parts of the vector; names: [a] the array that each belongs to.
+        size: n.
+    """
+
+    def __init__(self, task: LocalTask) -> None:
+        backbone = task.backbone
+        assert isinstance(backbone, NeuralCollaborativeFiltering)
+        real = [backbone.size, *backbone.widths]
+        padded = [-(-width // 4) * 4 for width in real]
+        self.names, self.places, self.size = [_USER], {_USER: np.arange(real[0])}, padded[0]
+        bounds = [0, padded[0]]
+
+        def add(name: str, shape: tuple[int, ...], room: tuple[int, ...]) -> int:
+            """Room for an array or a half of it; returns where it begins."""
+            start = self.size
+            grid = start + np.arange(np.prod(room)).reshape(room)[tuple(slice(length) for length in shape)]
+            half = self.places.get(name)
+            self.places[name] = grid if half is None else np.concatenate([half, grid])
+            self.names.append(name)
+            self.size += int(np.prod(room))
+            bounds.append(self.size)
+            return start
+
+        self.user_at = add("weight_1", (real[0], real[1]), (padded[0], padded[1]))
+        weight_at, bias_at = [], []
+        for layer in range(1, len(real)):
+            before = layer - 1
+            weight_at.append(add(f"weight_{layer}", (real[before], real[layer]), (padded[before], padded[layer])))
+            bias_at.append(add(f"bias_{layer}", (real[layer],), (padded[layer],)))
+        self.output_at = add("output", (real[-1],), (padded[-1],))
+        self.widths, self.bounds = np.array(padded, np.uint64), np.array(bounds, np.int64)
+        self.weight_at, self.bias_at = np.array(weight_at, np.uint64), np.array(bias_at, np.uint64)
+
+
+def _train_block(
+    task: LocalTask, layout: _Layout, users: NDArray[np.int64], rows: Ragged, code: ModuleType, spread: Spread
+) -> Changes:
+    options, owners = task.options, users[rows.row_of_value]
+    positives, negatives = task.positives.take(users), task.negatives.take(users)
+    common = task.common(_ITEMS)
+    tables = (task.own(_ITEMS)[owners, rows.values] if common is None else common[rows.values]).astype(task.dtype)
+    networks = np.zeros((len(users), layout.size), task.dtype)
+    for name, places in layout.places.items():
+        whole = task.common(name)
+        networks[:, places] = task.own(name)[users] if whole is None else whole
+    before = {_ITEMS: tables.copy()} | {name: networks[:, places] for name, places in layout.places.items()}
+    losses = np.empty(len(users))
+    arguments = (
+        rows.indptr,
+        rows.values,
+        tables,
+        positives.indptr,
+        positives.values,
+        negatives.indptr,
+        negatives.values,
+        task.num_items,
+        networks,
+        layout.widths,
+        np.uint64(layout.user_at),
+        layout.weight_at,
+        layout.bias_at,
+        np.uint64(layout.output_at),
+        layout.bounds,
+        np.array([task.rate(name) for name in layout.names], task.dtype),
+        np.array([task.decay(name) for name in layout.names], task.dtype),
+        task.dtype(task.rate(_ITEMS)),
+        streams(task.seed, task.users[users], task.round, Purpose.BATCH_ORDER),
+        options.local_epochs,
+        options.batch_size,
+        options.optimizer == "adam",
+        options.early_stop_tolerance,
+        losses,
+    )
+
+    def work(begin: int, end: int) -> None:
+        with flushed_denormals():
+            code.train_users(begin, end, *arguments)
+
+    spread(work, rows.indptr)
+    trained = {_ITEMS: tables} | {name: networks[:, places] for name, places in layout.places.items()}
+    for name, target in task.private.items():
+        target[(owners, rows.values) if task.by_item(name) else users] = trained[name]
+    change = {name: trained[name] - before[name] for name in task.changing}
+    return Changes(
+        users=users,
+        rows=rows,
+        by_item={name: values for name, values in change.items() if task.by_item(name)},
+        dense={name: values for name, values in change.items() if not task.by_item(name)},
+        loss=losses,
+    )

@@ -1,0 +1,400 @@
+"""Compiled inner loops of the numba backend: neural collaborative filtering, one user after another.
+
+A step visits the distinct rows of its batch, with how often each is a positive (a) and any sample (s) of N:
+
+    c_r = (s σ(z_r) - a) / N = ∂L/∂z_r,    δ_L = c hᵀ [x_L > 0],    δ_{l-1} = (δ_l W_lᵀ) [x_{l-1} > 0],
+    ∂L/∂W_l = x_{l-1}ᵀ δ_l,    ∂L/∂b_l = Σ_r δ_l,    ∂L/∂q_r = W_q δ_1,    ∂L/∂p = W_p ∂L/∂b_1,
+
+where W_1 = [W_p; W_q]: the user's half of the first product is the same for all rows.
+
+Layers are narrow and batches long, so signals lie by columns: the values of one unit for up to `_ROWS` rows stand
+side by side, and every inner loop runs along them. Products are taken in tiles of 4 inputs by 4 outputs; the caller
+pads widths to multiples of 4 with zeros, which stay zero: a unit without weights is off and has no gradient. Indices
+in inner loops are unsigned, because an index that might be negative keeps loops from vector registers.
+
+This module imports nothing of the project but the kernels beside it, with which it is copied and compiled (see
+`compiler`). Every user writes to its own slices only.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from .kernels import _FAST, _exponentials, _order
+
+# Without numpy's rules of division every quotient is checked for zero, which keeps its loop from vector registers.
+_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+_0, _1, _2, _3, _4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+_ROWS = 256  # rows whose signals are computed at once: they stay in the first caches
+_STRIDE = np.uint64(_ROWS + 16)  # between units; no power of two, so that units do not share places in the cache
+_LANES = 16  # rows are computed in multiples of this many, which fill vector registers
+
+
+@_compile
+def _add_product(weights, start, per_input, per_output, inputs, outputs, signals, source, target_of, target, size):
+    """target_of[j] += Σ_k w[k, j] signals[k], where w[k, j] = weights[start + k per_input + j per_output].
+
+    Args:
+        inputs, outputs: how many, multiples of 4.
+        source, target: the first units of x in `signals` and of z in `target_of`.
+        size: rows.
+    """
+    for j in range(_0, outputs, _4):
+        z0 = (target + j) * _STRIDE
+        z1, z2, z3 = z0 + _STRIDE, z0 + _2 * _STRIDE, z0 + _3 * _STRIDE
+        for k in range(_0, inputs, _4):
+            x0 = (source + k) * _STRIDE
+            x1, x2, x3 = x0 + _STRIDE, x0 + _2 * _STRIDE, x0 + _3 * _STRIDE
+            w0 = start + k * per_input + j * per_output
+            w1, w2, w3 = w0 + per_input, w0 + _2 * per_input, w0 + _3 * per_input
+            o1, o2, o3 = per_output, _2 * per_output, _3 * per_output
+            w00, w01, w02, w03 = weights[w0], weights[w0 + o1], weights[w0 + o2], weights[w0 + o3]
+            w10, w11, w12, w13 = weights[w1], weights[w1 + o1], weights[w1 + o2], weights[w1 + o3]
+            w20, w21, w22, w23 = weights[w2], weights[w2 + o1], weights[w2 + o2], weights[w2 + o3]
+            w30, w31, w32, w33 = weights[w3], weights[w3 + o1], weights[w3 + o2], weights[w3 + o3]
+            for i in range(size):
+                a, b, c, d = signals[x0 + i], signals[x1 + i], signals[x2 + i], signals[x3 + i]
+                target_of[z0 + i] += w00 * a + w10 * b + w20 * c + w30 * d
+                target_of[z1 + i] += w01 * a + w11 * b + w21 * c + w31 * d
+                target_of[z2 + i] += w02 * a + w12 * b + w22 * c + w32 * d
+                target_of[z3 + i] += w03 * a + w13 * b + w23 * c + w33 * d
+
+
+@_compile
+def _add_outer(gradient, start, inputs, outputs, signals, source, deltas, target, size):
+    """gradient[start + k outputs + j] += Σ_i signals[k, i] deltas[j, i]; arguments as in `_add_product`."""
+    zero = gradient.dtype.type(0)
+    for k in range(_0, inputs, _4):
+        x0 = (source + k) * _STRIDE
+        x1, x2, x3 = x0 + _STRIDE, x0 + _2 * _STRIDE, x0 + _3 * _STRIDE
+        for j in range(_0, outputs, _4):
+            z0 = (target + j) * _STRIDE
+            z1, z2, z3 = z0 + _STRIDE, z0 + _2 * _STRIDE, z0 + _3 * _STRIDE
+            g00, g01, g02, g03 = zero, zero, zero, zero
+            g10, g11, g12, g13 = zero, zero, zero, zero
+            g20, g21, g22, g23 = zero, zero, zero, zero
+            g30, g31, g32, g33 = zero, zero, zero, zero
+            for i in range(size):
+                a, b, c, d = signals[x0 + i], signals[x1 + i], signals[x2 + i], signals[x3 + i]
+                e, f, g, h = deltas[z0 + i], deltas[z1 + i], deltas[z2 + i], deltas[z3 + i]
+                g00, g01, g02, g03 = g00 + a * e, g01 + a * f, g02 + a * g, g03 + a * h
+                g10, g11, g12, g13 = g10 + b * e, g11 + b * f, g12 + b * g, g13 + b * h
+                g20, g21, g22, g23 = g20 + c * e, g21 + c * f, g22 + c * g, g23 + c * h
+                g30, g31, g32, g33 = g30 + d * e, g31 + d * f, g32 + d * g, g33 + d * h
+            at = start + k * outputs + j
+            _add_4(gradient, at, g00, g01, g02, g03)
+            _add_4(gradient, at + outputs, g10, g11, g12, g13)
+            _add_4(gradient, at + _2 * outputs, g20, g21, g22, g23)
+            _add_4(gradient, at + _3 * outputs, g30, g31, g32, g33)
+
+
+@_compile
+def _add_4(gradient, at, first, second, third, fourth):
+    gradient[at] += first
+    gradient[at + _1] += second
+    gradient[at + _2] += third
+    gradient[at + _3] += fourth
+
+
+@_compile
+def _gather(table, d, listed, begin, active, size, signals):
+    """signals[k, i] = table[listed[begin + i], k], and 0 for the rows active … size - 1."""
+    for i in range(active):
+        row = listed[begin + i] * d
+        for k in range(d):
+            signals[k * _STRIDE + i] = table[row + k]
+    for k in range(d):
+        signals[k * _STRIDE + active : k * _STRIDE + size] = 0
+
+
+@_compile
+def _scatter(deltas, d, listed, begin, active, factor, adds, out):
+    """out[listed[begin + i], k] = factor · deltas[k, i], added to what is there if `adds`."""
+    for i in range(active):
+        row = listed[begin + i] * d
+        if adds:
+            for k in range(d):
+                out[row + k] += factor * deltas[k * _STRIDE + i]
+        else:
+            for k in range(d):
+                out[row + k] = factor * deltas[k * _STRIDE + i]
+
+
+@_compile
+def _hidden_layers(weights, widths, weight_at, bias_at, offset, signals, size):
+    """Signals of all hidden layers from those of the items; offset = b_1 + W_pᵀ p. Returns the last layer's place."""
+    zero, source = weights.dtype.type(0), _0
+    for layer in range(len(widths) - 1):
+        inputs, outputs = widths[layer], widths[layer + 1]
+        target = source + inputs
+        for j in range(outputs):
+            value = offset[j] if layer == 0 else weights[bias_at[layer] + j]
+            z = (target + j) * _STRIDE
+            for i in range(size):
+                signals[z + i] = value
+        _add_product(
+            weights, weight_at[layer], outputs, _1, inputs, outputs, signals, source, signals, target, size
+        )  # fmt: skip
+        for j in range(outputs):
+            z = (target + j) * _STRIDE
+            for i in range(size):
+                value = signals[z + i]
+                signals[z + i] = zero if value <= zero else value
+        source = target
+    return source
+
+
+@_compile
+def _output(weights, start, width, signals, source, size, logits):
+    logits[:size] = 0
+    for j in range(width):
+        z, factor = (source + j) * _STRIDE, weights[start + j]
+        for i in range(size):
+            logits[i] += factor * signals[z + i]
+
+
+@_compile
+def _back(weights, widths, weight_at, bias_at, output_at, signals, deltas, source, slopes, size, gradient):
+    """Add the gradients of the network's arrays; leaves those of the items in the first units of `deltas`."""
+    zero = weights.dtype.type(0)
+    last = len(widths) - 1
+    for j in range(widths[last]):
+        z, factor, total = (source + j) * _STRIDE, weights[output_at + j], zero
+        for i in range(size):
+            value = signals[z + i]
+            total += slopes[i] * value
+            deltas[z + i] = zero if value <= zero else factor * slopes[i]
+        gradient[output_at + j] += total
+    target = source
+    for layer in range(last - 1, -1, -1):
+        inputs, outputs = widths[layer], widths[layer + 1]
+        source = target - inputs
+        for j in range(outputs):
+            z, total = (target + j) * _STRIDE, zero
+            for i in range(size):
+                total += deltas[z + i]
+            gradient[bias_at[layer] + j] += total
+        _add_outer(gradient, weight_at[layer], inputs, outputs, signals, source, deltas, target, size)
+        for k in range(inputs):
+            x = (source + k) * _STRIDE
+            for i in range(size):
+                deltas[x + i] = zero
+        _add_product(weights, weight_at[layer], _1, outputs, outputs, inputs, deltas, target, deltas, source, size)
+        if layer > 0:
+            for k in range(inputs):
+                x = (source + k) * _STRIDE
+                for i in range(size):
+                    deltas[x + i] = zero if signals[x + i] <= zero else deltas[x + i]
+        target = source
+
+
+@_compile
+def _user_half(weights, user_at, bias_at, size, width, offset):
+    """offset = b_1 + W_pᵀ p, with p the first `size` weights and W_p from `user_at` on."""
+    for j in range(width):
+        offset[j] = weights[bias_at + j]
+    for k in range(size):
+        p, w = weights[k], user_at + k * width
+        for j in range(width):
+            offset[j] += p * weights[w + j]
+
+
+@_compile
+def _back_to_user(weights, user_at, bias_at, size, width, gradient):
+    """∂L/∂p and ∂L/∂W_p from ∂L/∂b_1."""
+    for k in range(size):
+        p, w, total = weights[k], user_at + k * width, weights.dtype.type(0)
+        for j in range(width):
+            slope = gradient[bias_at + j]
+            gradient[w + j] = p * slope
+            total += slope * weights[w + j]
+        gradient[k] = total
+
+
+@_compile
+def _count(here, order, start, stop, num_positives, counts, listed, positives, samples):
+    """The distinct rows of a batch, and how often each is a positive and any sample.
+
+    Args:
+        counts: [2, rows] zeros, and zeros again afterwards.
+    """
+    active = 0
+    for i in range(start, stop):
+        row = here[order[i]]
+        if counts[1, row] == 0:
+            listed[active] = row
+            active += 1
+        counts[1, row] += 1
+        if order[i] < num_positives:
+            counts[0, row] += 1
+    for i in range(active):
+        row = listed[i]
+        positives[i], samples[i] = counts[0, row], counts[1, row]
+        counts[0, row], counts[1, row] = 0, 0
+    return active
+
+
+@_compile
+def _slopes(positives, samples, begin, active, logits, small, scale, slopes):
+    """c_r of the module's equation, NaN where z is; scale = 1 / N, small = exp(-|z|)."""
+    one = slopes.dtype.type(1)
+    for i in range(active):
+        z = logits[i]
+        sigmoid = (one if z >= 0 else small[i]) / (one + small[i])
+        slopes[i] = (samples[begin + i] * sigmoid - positives[begin + i]) * scale if z == z else z
+
+
+@_compile
+def _loss(positives, samples, begin, active, logits, small):
+    """Σ s softplus(z) - a z."""
+    total = 0.0
+    for i in range(active):
+        softplus = math.log1p(small[i]) + max(logits[i], 0)
+        total += samples[begin + i] * softplus - positives[begin + i] * logits[i]
+    return total
+
+
+@_compile
+def _sgd(weights, gradient, rate):
+    for i in range(len(weights)):
+        weights[i] -= rate * gradient[i]
+
+
+@_compile
+def _adam(weights, gradient, first, second, rate, numbers):
+    """One step of Adam; numbers: β1, 1 - β1, β2, 1 - β2, ε, and both bias corrections."""
+    keep_1, take_1, keep_2, take_2, epsilon = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    step, scale = rate * numbers[5], numbers[6]
+    for i in range(len(weights)):
+        g = gradient[i]
+        m = keep_1 * first[i] + take_1 * g
+        v = keep_2 * second[i] + take_2 * g * g
+        first[i], second[i] = m, v
+        weights[i] -= step * m / (np.sqrt(scale * v) + epsilon)
+
+
+@_compile
+def _places(rows, items, where, out):
+    """out = the position of each item among the rows; `where` [num_items] is scratch."""
+    for i in range(len(rows)):
+        where[rows[i]] = i
+    for i in range(len(items)):
+        out[i] = where[items[i]]
+
+
+@_compile
+def train_users(
+    begin, end, row_indptr, rows, tables, positive_indptr, positive_items, negative_indptr, negative_items, num_items,
+    networks, widths, user_at, weight_at, bias_at, output_at, bounds, rates, decays, item_rate, stream, epochs,
+    batch_size, adam, tolerance, losses,
+):  # fmt: skip
+    """Train users begin … end - 1; `tables` [nnz, d] and `networks` [k, n] change in place.
+
+    Args:
+        row_indptr, rows: [k] rows of the items that each user works on, whose embeddings stand in `tables`.
+        positive_indptr, positive_items, negative_indptr, negative_items: [k] rows of items.
+        networks: what each user trains besides: p first, then the arrays of the network, widths padded.
+        widths: [L + 1] units of the items' embedding and of every hidden layer, multiples of 4, unsigned.
+        user_at, output_at, weight_at, bias_at: where W_p, h, W_l [L] (for l = 1: W_q) and b_l [L] begin, unsigned.
+        bounds: [a + 1] where the arrays of a network begin and end; rates, decays: [a] of each, of its type.
+        item_rate: of the tables, of their type.
+        stream: [k] keyed stream of the batch order.
+        tolerance: a user ends after an epoch that changed its loss by at most this share; 0: all epochs.
+        losses: [k] receives the mean loss of the last epoch.
+    """
+    d, dtype, most_rows, most_samples = tables.shape[1], tables.dtype, 1, 1
+    for user in range(begin, end):
+        most_rows = max(most_rows, row_indptr[user + 1] - row_indptr[user])
+        size = positive_indptr[user + 1] - positive_indptr[user] + negative_indptr[user + 1] - negative_indptr[user]
+        most_samples = max(most_samples, size)
+    units = np.int64(widths.sum())
+    signals, deltas = np.zeros(units * _ROWS + units * 16, dtype), np.zeros(units * _ROWS + units * 16, dtype)
+    offset, gradient = np.empty(np.int64(widths[1]), dtype), np.zeros(networks.shape[1], dtype)
+    logits, small, slopes = np.empty(_ROWS, dtype), np.empty(_ROWS, dtype), np.empty(_ROWS, dtype)
+    exponents = np.empty(_ROWS, np.int32)
+    powers = exponents.view(np.float32)
+    counts, listed = np.zeros((2, most_rows), dtype), np.empty(most_rows, np.uint64)
+    positives, samples = np.empty(most_rows, dtype), np.empty(most_rows, dtype)
+    where, place = np.empty(num_items, np.int32), np.empty(most_samples, np.int32)
+    keys, buckets = np.empty(most_samples, np.uint64), np.empty(most_samples + 1, np.int64)
+    bucket_of, order = np.empty(most_samples, np.int64), np.empty(most_samples, np.int64)
+    row_moments, row_gradient = np.empty((2, most_rows * d if adam else 0), dtype), np.zeros(most_rows * d, dtype)
+    moments = np.empty((2, networks.shape[1]), dtype)
+    # Numbers of the tables' own type: a single float64 among them would make all arithmetic float64.
+    scale, one, minus_rate = np.empty(1, dtype), dtype.type(1), -item_rate
+    numbers = np.array([0.9, 0.1, 0.999, 0.001, 1e-8, 0.0, 0.0]).astype(dtype)
+    first_width, unsigned_d, decaying = widths[1], np.uint64(d), decays.max() > 0
+    for user in range(begin, end):
+        table = tables[row_indptr[user] : row_indptr[user + 1]].reshape(-1)
+        network, before, step, active = networks[user], np.nan, 0, 0
+        liked = positive_items[positive_indptr[user] : positive_indptr[user + 1]]
+        others = negative_items[negative_indptr[user] : negative_indptr[user + 1]]
+        num_positives, size = len(liked), len(liked) + len(others)
+        mine = rows[row_indptr[user] : row_indptr[user + 1]]
+        _places(mine, liked, where, place[:num_positives])
+        _places(mine, others, where, place[num_positives:size])
+        used = len(table) if adam else 0
+        row_moments[:, :used], moments[:], losses[user] = 0, 0, np.nan
+        for i in range(size):
+            order[i] = i
+        for epoch in range(epochs if size > 0 else 0):
+            loss, with_loss = 0.0, tolerance > 0 or epoch == epochs - 1
+            if size > batch_size:
+                _order(stream[user], epoch, size, batch_size, keys, buckets, bucket_of, order)
+            for start in range(0, size, batch_size):
+                stop = min(start + batch_size, size)
+                step, scale[0] = step + 1, 1.0 / (stop - start)
+                if step == 1 or size > batch_size:
+                    active = _count(
+                        place, order, start, stop, num_positives, counts, listed, positives, samples
+                    )  # fmt: skip
+                gradient[:] = 0
+                _user_half(network, user_at, bias_at[0], unsigned_d, first_width, offset)
+                for chunk in range(0, active, _ROWS):
+                    part = min(_ROWS, active - chunk)
+                    padded = np.uint64(-(-part // _LANES) * _LANES)
+                    at, real = np.uint64(chunk), np.uint64(part)
+                    _gather(table, unsigned_d, listed, at, real, padded, signals)
+                    top = _hidden_layers(network, widths, weight_at, bias_at, offset, signals, padded)
+                    _output(network, output_at, widths[len(widths) - 1], signals, top, padded, logits)
+                    _exponentials(logits, part, small, exponents, powers)
+                    slopes[:] = 0
+                    _slopes(positives, samples, chunk, part, logits, small, scale[0], slopes)
+                    if with_loss:
+                        loss += _loss(positives, samples, chunk, part, logits, small)
+                    _back(
+                        network, widths, weight_at, bias_at, output_at, signals, deltas, top, slopes, padded, gradient
+                    )
+                    if adam:
+                        _scatter(deltas, unsigned_d, listed, at, real, one, False, row_gradient)
+                    else:
+                        _scatter(deltas, unsigned_d, listed, at, real, minus_rate, True, table)
+                _back_to_user(network, user_at, bias_at[0], unsigned_d, first_width, gradient)
+                if decaying:
+                    for a in range(len(rates)):
+                        for i in range(bounds[a], bounds[a + 1]):
+                            gradient[i] += decays[a] * network[i]
+                if adam:
+                    numbers[5], numbers[6] = 1.0 / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
+                    _adam(table, row_gradient, row_moments[0], row_moments[1], item_rate, numbers)
+                    if size > batch_size:  # the next batch has other rows
+                        for i in range(active):
+                            row = listed[i] * unsigned_d
+                            for k in range(unsigned_d):
+                                row_gradient[row + k] = 0
+                for a in range(len(rates)):
+                    low, high = bounds[a], bounds[a + 1]
+                    weights, slope = network[low:high], gradient[low:high]
+                    if adam:
+                        _adam(weights, slope, moments[0, low:high], moments[1, low:high], rates[a], numbers)
+                    else:
+                        _sgd(weights, slope, rates[a])
+            losses[user] = loss / size if with_loss else np.nan
+            if tolerance > 0:
+                if abs(before - losses[user]) <= tolerance * abs(before):
+                    break
+                before = losses[user]
+        row_gradient[:used] = 0

@@ -1,0 +1,131 @@
+"""Device-side methods in local training: every backend gives the oracle's numbers, and what is frozen stays frozen."""
+
+import numpy as np
+import pytest
+
+from bouquet.arrays import initial_private, initial_shared
+from bouquet.cli.settings import option_classes
+from bouquet.config import RunConfig, defaults, own
+from bouquet.ragged import Ragged
+from bouquet.randomness import user_keys
+from client_app.personalization import device_methods
+from client_app.personalization.base import Given
+from client_app.training import BACKENDS, LocalTask, stacked
+from models import BACKBONES
+
+NUM_ITEMS = 24
+SIZES = [1, 6, 3, 0, 9, 2, 2, 5]
+
+
+def make_task(lengths=SIZES, seed=0, dtype=np.float64, round_=3, **changes):
+    """A task of the given methods; every array of each user is away from its start, as in a later round."""
+    settings = defaults(option_classes()) | {
+        "embedding-size": 4,
+        "init-scale": 0.3,
+        "learning-rate": 0.1,
+        "user-learning-rate": 0.3,
+        "local-epochs": 2,
+        "batch-size": 16,
+        "personal-learning-rate": 0.4,
+        "transfer-learning-rate": 0.05,
+        "ncf-hidden": "6,3",
+        **{key.replace("_", "-"): value for key, value in changes.items()},
+    }
+    config = own(settings, RunConfig)
+    cls = BACKBONES[config.backbone]
+    backbone = cls(NUM_ITEMS, config, own(settings, cls.options_class))
+    methods = device_methods(config, settings, backbone)
+    random = np.random.default_rng(seed)
+    lengths = np.array(lengths)
+    users = user_keys([str(i) for i in range(len(lengths))])
+    shared_specs, private_specs = dict(backbone.shared), dict(backbone.private)
+    kept = frozenset().union(*(method.kept for method in methods))
+    for method in methods:
+        shared_specs |= method.shared
+        private_specs |= method.private
+    if config.strategy == "pfedrec":
+        moved = {name for name, spec in backbone.shared.items() if not spec.by_item}
+        private_specs |= {name: shared_specs.pop(name) for name in moved}
+    shared = initial_shared(shared_specs, seed)
+    for name, spec in shared_specs.items():
+        if spec.init == "zeros":
+            shared[name] = random.normal(0, 0.1, spec.shape).astype(np.float32)
+    private_specs |= {name: shared_specs[name] for name in kept}
+    private = {name: initial_private(name, spec, seed, users).astype(dtype) for name, spec in private_specs.items()}
+    given = Given(shared, private)
+    for method in methods:
+        given = method.start(given, {}, np.arange(len(users)) == 1)
+    drawn = [random.choice(NUM_ITEMS // 2, size, replace=False) for size in lengths]
+    return LocalTask(
+        backbone=backbone,
+        options=config,
+        users=users,
+        round=round_,
+        seed=seed,
+        positives=Ragged.from_lengths(lengths, np.concatenate(drawn)),
+        negatives=Ragged.from_lengths(2 * lengths, random.integers(NUM_ITEMS // 2, NUM_ITEMS, 2 * lengths.sum())),
+        shared=given.shared,
+        private={name: values.astype(dtype) for name, values in given.own.items()},
+        reported=given.reported,
+        frozen=given.frozen,
+        anchors=given.anchors,
+        personalizations=tuple(method for method in methods if method.in_loss),
+        dtype=dtype,
+    )
+
+
+def outcome(task, backend):
+    """Everything that training gives: the change of every user's arrays, losses, private arrays."""
+    found = {f"change of {name}": np.zeros((len(task.users), *task.specs[name].shape)) for name in task.changing}
+    found["loss"] = np.zeros(len(task.users))
+    for part in BACKENDS[backend](task):
+        found["loss"][part.users] = part.loss
+        for name, values in part.by_item.items():
+            found[f"change of {name}"][part.users[part.rows.row_of_value], part.rows.values] += values
+        for name, values in part.dense.items():
+            found[f"change of {name}"][part.users] += values
+    return {**found, **task.private}
+
+
+COMBINATIONS = [
+    {"strategy": "pfedrec"},
+    {"strategy": "fedrap", "fedrap_lambda": 0.3, "fedrap_mu": 0.2},
+    {"strategy": "fedrap", "fedrap_lambda": 0.3, "fedrap_schedule": "constant"},
+    {"strategy": "fedrap"},
+    *({"strategy": "fed3cr", "fed3cr_enhancement": kind} for kind in ("ace", "consensus", "unified", "none")),
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "transfer_hidden_layers": 1},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "fed3cr_enhancement": "none"},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.7, "fed3cr_beta_o": 0.0, "identity_residual": False},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "literal_scale": True, "fed3cr_beta_o": 0.02},
+    *({"strategy": base, "personalization": "ace"} for base in ("fedavg", "pfedrec", "fedrap")),
+    *({"strategy": base, "personalization": "plgc"} for base in ("fcf", "pfedrec")),
+    {"strategy": "fedrap", "personalization": "plgc", "fedrap_lambda": 0.3, "fedrap_mu": 0.2, "plgc_mixing": "half"},
+    {"strategy": "fcf", "personalization": "plgc", "plgc_mixing": "local", "plgc_learning_rate": 0.7},
+    {"strategy": "fcf", "personalization": "plgc", "plgc_redundancy": "none"},
+    {"strategy": "fcf", "personalization": "plgc", "learn_through_mu": True},
+    *(
+        {"strategy": "fcf", "personalization": "plgc", "plgc_redundancy": kind}
+        for kind in ("au", "duorec", "feddecorr")
+    ),
+]
+
+
+def named(combination):
+    return "-".join(str(value) for value in combination.values())
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=named)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("batch_size", [10, 2048])
+@pytest.mark.parametrize("backbone", sorted(BACKBONES))
+@pytest.mark.parametrize("fast", sorted(BACKENDS.keys() - {"loop"}))
+def test_fast_backends_equal_the_loop(fast, backbone, batch_size, optimizer, combination, monkeypatch):
+    """Users of different sizes in several chunks, one without batches left, one without samples: equal to 1e-10."""
+    monkeypatch.setattr(stacked, "CHUNK_VALUES", 2500)
+    options = {**combination, "backbone": backbone, "optimizer": optimizer, "batch_size": batch_size}
+    # Adam divides by the root of what it measured: a gradient that is zero up to rounding becomes a step.
+    tolerance = 1e-10 if optimizer == "sgd" else 1e-6
+    expected, found = (outcome(make_task(**options), backend) for backend in ("loop", fast))
+    assert any(np.abs(values).max() > 1e-3 for name, values in expected.items() if name.startswith("change"))
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=tolerance, err_msg=name)
