@@ -157,6 +157,10 @@ class BaseStrategy(Strategy):
     def finish(self) -> None:
         """Called once, after the last round."""
 
+    def results(self) -> dict[str, Any]:
+        """What `summary.json` says beside what it says of every method; called after `finish`."""
+        return {}
+
     def users_joined(self, count: int) -> None:
         """So many new users stand at the end of the roster; for methods that keep something of every user."""
 

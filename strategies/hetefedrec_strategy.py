@@ -130,6 +130,7 @@ class HeteFedRec(FedAvg):
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
     ) -> Arrays:
         self._note_costs(replies, users)
+        self._record["hetefedrec"] = {}
         if not shared:
             return shared
         totals, weights = self._totals(shared, replies, users)
@@ -217,8 +218,8 @@ class HeteFedRec(FedAvg):
             for g in range(len(self.widths))
         ]
 
-    def finish(self) -> None:
-        """Leave `groups.json`: what each group's models cost over the run, and how well the reported round serves."""
+    def results(self) -> dict[str, Any]:
+        """What each group's models cost over the run, how well the reported round serves them, and collapse."""
         rounds = self.directory.rounds()
         groups = []
         for g, width in enumerate(self.widths):
@@ -234,8 +235,8 @@ class HeteFedRec(FedAvg):
                 test = {n: float(np.nanmean(c)) if np.isfinite(c).any() else None for n, c in columns.items()}
             groups.append({"size": width, "users": int(mine.sum()), **costs, "test": test})
         best = [line for line in rounds if line["round"] == self.best.round]
-        variance = best[0].get("hetefedrec", {}).get("singular_variance") if best else None
-        self.directory.write_json("groups.json", {"groups": groups, "singular_variance": variance})
+        variance = best[0]["hetefedrec"].get("singular_variance") if best else None
+        return {"groups": groups, "singular_variance": variance}
 
     # -- names -----------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,12 @@ def _title_of(dataset: str) -> str:
     return DATASETS[dataset].title if dataset in DATASETS else dataset
 
 
-EXTRA = {"fairness": "variance over users", "traffic": "bytes to the best round"}
+EXTRA = {
+    "fairness": "variance over users",
+    "traffic": "bytes to the best round",
+    "groups": "by group, smallest data first",
+    "collapse": "variance of singular values",
+}
 
 
 def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str]) -> str:
@@ -134,7 +139,7 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
     for candidates, metric in columns:
         header.append(f"{metric}, {candidates}")
         header += ["printed"] * ((candidates, metric) in printed)
-    header += ["best round", "down per user and round", "up", *(EXTRA[name] for name in extra)]
+    header += ["best round", "down per user and round", "up", *(EXTRA[name] for name in EXTRA if name in extra)]
     lines = []
     for result in results:
         line = [result.title]
@@ -148,6 +153,11 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
         if "traffic" in extra:
             traffic = result.traffic()
             line.append("–" if traffic is None else f"{traffic / 1e6:,.1f} MB")
+        if "groups" in extra:
+            line.append(" / ".join(figure(value) for value in result.by_group(columns[-1][1])) or "–")
+        if "collapse" in extra:
+            variance = result.singular_variance()
+            line.append("–" if variance is None else f"{variance:.3g}")
         lines.append(line)
     return _markdown(header, lines)
 

@@ -24,7 +24,7 @@ RATIOS = some.lists(some.integers(1, 9), min_size=1, max_size=5)
 
 
 def test_groups_of_ten_users_by_hand():
-    """5:3:2 of ten: the five smallest, the next three, the two largest; 7 stands twice and the first of them is small."""
+    """5:3:2 of ten: the five smallest, the next three, the two largest. Of the two 7s the first is small."""
     sizes = np.array([9, 1, 7, 7, 30, 2, 3, 40, 4, 8])
     assert assign_groups(sizes).tolist() == [1, 0, 0, 1, 2, 0, 0, 2, 0, 1]
 
