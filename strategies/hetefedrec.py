@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 Table = NDArray[np.floating[Any]]
 
+_MOST_HALVINGS = 40
+
 
 def assign_groups(sizes: NDArray[np.integer], ratio: Sequence[int] = (5, 3, 2)) -> NDArray[np.int64]:
     """The group of each user: 0 for those with the least data.
@@ -114,17 +116,32 @@ def distill(
     Args:
         tables, items: as for `distillation_loss`; not changed. A row of zeros has no direction and stays.
         steps: gradient steps of each table.
-        learning_rate: their size.
+        learning_rate: their size; halved for a step that would take a table further away. Cosines do not know how long
+            rows are, so that a step that suits long rows throws short ones far beyond where they should go.
     Returns:
-        the tables, with the rows of `items` moved.
+        the tables, with the rows of `items` moved. `distillation_loss` is never higher than before.
     """
     moved = [np.array(table, dtype=np.float64) for table in tables]
     similarities = [_similarity(_directions(table[items])[0]) for table in moved]
     ensemble = sum(similarities[1:], start=similarities[0]) / len(similarities)
     for table in moved:
         for _ in range(steps):
-            table[items] -= learning_rate * distillation_gradient(table[items], ensemble)
+            table[items] = _downhill(table[items], ensemble, learning_rate)
     return moved
+
+
+def _downhill(rows: Table, ensemble: NDArray[np.float64], rate: float) -> Table:
+    """Rows after one step that does not lead up; as they were where even a tiny one does."""
+
+    def distance(rows: Table) -> float:
+        return float(np.square(_similarity(_directions(rows)[0]) - ensemble).sum())
+
+    gradient, before = distillation_gradient(rows, ensemble), distance(rows)
+    for halvings in range(_MOST_HALVINGS):
+        after = rows - rate * 0.5**halvings * gradient
+        if distance(after) <= before:
+            return after
+    return rows
 
 
 def distillation_gradient(rows: Table, ensemble: NDArray[np.float64]) -> NDArray[np.float64]:

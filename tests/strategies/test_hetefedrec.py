@@ -152,6 +152,14 @@ def test_distillation_lowers_its_loss(seed, steps):
     assert distillation_loss(after, items) < distillation_loss(before, items)
 
 
+@given(some.integers(0, 1000), some.floats(1e-3, 1e3), some.floats(1e-6, 1e3))
+def test_no_step_is_too_long(seed, scale, learning_rate):
+    """However short the rows are, and whatever the rate."""
+    before, items = [scale * table for table in tables(seed)], np.arange(2, 12)
+    after = distill(before, items, 2, learning_rate)
+    assert distillation_loss(after, items) < distillation_loss(before, items)
+
+
 def test_only_chosen_rows_move_and_rows_of_zeros_stay():
     before = tables()
     before[0][3] = 0

@@ -1,4 +1,4 @@
-"""HeteFedRec over rounds: prefixes, blocks of columns, baselines, what travels to whom, and devices that grow or lie."""
+"""HeteFedRec over rounds: prefixes, columns, baselines, what travels to whom, and devices that grow or lie."""
 
 import json
 
@@ -175,7 +175,7 @@ def test_any_number_of_sizes(tmp_path, sizes):
 
 
 def test_a_device_is_sent_what_it_has_and_no_more(tmp_path):
-    """Table III: V of the device's own width, and the networks of all sizes up to it; bytes are those of the message."""
+    """Table III: V of the device's own width, and the networks of all sizes up to it, by the bytes of the message."""
     directory, users = first_round(tmp_path, backbone="ncf")
     items = 60
     lines = directory.rounds()[0]["groups"]
@@ -191,73 +191,69 @@ def test_a_device_is_sent_what_it_has_and_no_more(tmp_path):
 
 
 class Claiming(Recording):
-    """One node answers for a larger group than it was given."""
+    """Some nodes answer for a larger group than they were given, or for the smallest."""
+
+    def __init__(self, *arguments, liars, log):
+        super().__init__(*arguments, log=log)
+        self.liars = set(self.get_node_ids()[:liars])
 
     def _answer(self, message):
         reply = super()._answer(message)
-        update = reply.content.array_records.get("update")
-        if update and not self.log[:-1] or update and getattr(self, "liar", None) == message.metadata.dst_node_id:
-            self.liar = message.metadata.dst_node_id
-            group = next(iter(update)).partition("/")[0]
-            larger = "2" if group != "2" else "0"
-            renamed = {name.replace(f"{group}/", f"{larger}/", 1): array for name, array in update.items()}
-            reply.content["update"] = ArrayRecord(renamed)
+        if message.metadata.message_type == TRAIN and message.metadata.dst_node_id in self.liars:
+            group = next(iter(reply.content["update"])).partition("/")[0]
+            larger = "0" if group == "2" else "2"
+            update = {name.replace(f"{group}/", f"{larger}/", 1): v for name, v in reply.content["update"].items()}
+            reply.content["update"] = ArrayRecord(update)
         return reply
 
 
 def test_a_device_that_claims_another_width_is_refused(tmp_path):
-    log = []
-
-    class Liar(Claiming):
-        def _answer(self, message):
-            if message.metadata.message_type == TRAIN and not hasattr(self, "liar"):
-                self.liar = message.metadata.dst_node_id
-            return super()._answer(message)
-
     settings = settings_of(tmp_path, num_server_rounds=2)
-    directory = run_here(tmp_path / "run", settings, 40, Liar, log=log)
-    for line in directory.rounds():
-        (failure,) = line["failures"]
-        assert "that is not shared" in failure["reason"]
-        assert line["users"] == 39
+    directory = run_here(tmp_path / "run", settings, 40, Claiming, liars=1, log=[])
+    (failure,) = directory.rounds()[0]["failures"]
+    assert "that is not shared" in failure["reason"]
+    assert directory.rounds()[0]["users"] == 39
+    assert directory.read_summary()["status"] == "completed"
 
 
-def test_when_all_devices_claim_another_width_the_run_fails(tmp_path):
-    class Liars(Claiming):
-        def _answer(self, message):
-            self.liar = message.metadata.dst_node_id
-            return super()._answer(message)
-
-    with pytest.raises(RunFailed):
-        run_here(tmp_path / "run", settings_of(tmp_path, num_server_rounds=1), 40, Liars, log=[])
+def test_when_most_devices_claim_another_width_the_run_fails(tmp_path):
+    with pytest.raises(RunFailed, match="valid"):
+        run_here(tmp_path / "run", settings_of(tmp_path, num_server_rounds=1), 40, Claiming, liars=30, log=[])
 
 
 # -- growing -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_device_that_collects_more_moves_up_and_keeps_what_it_has_learned(tmp_path):
-    """Five people; the one with the least comes to have the most after round 2. It is then sent the largest table, its
-    first columns are what round 2 left, plus what it has trained since, and nobody moves down."""
+    """Five people; the one with the least comes to have the most between two runs of a series.
+
+    It is then sent the largest table, its first columns are what the first run left, and nobody moves down. Rates are
+    tiny, so that all versions of its vector are alike where they were trained.
+    """
     items = [f"i{number}" for number in range(60)]
     lengths = {"ann": 6, "bob": 10, "cid": 12, "dan": 14, "eve": 20}
     devices = [write_history(tmp_path / name, items[:length], name) for name, length in lengths.items()]
-    catalogue = write_catalogue(tmp_path / "catalogue.csv", items)
     settings = settings_of(
-        tmp_path, catalogue_file=str(catalogue), evaluate_every=1, min_nodes=5, num_server_rounds=4,
-        user_learning_rate=1e-6, learning_rate=1e-6, hetefedrec_kd_steps=0,
-    )  # fmt: skip
-
-    def grow(fleet):
-        with (devices[0] / "history.csv").open("a") as file:
-            file.writelines(f"{item},{100 + n}\n" for n, item in enumerate(items[6:50]))
-
-    directory = run_here(tmp_path / "run", settings, 5, Fleet, devices=devices, plan={3: grow})
+        tmp_path,
+        catalogue_file=str(write_catalogue(tmp_path / "catalogue.csv", items)),
+        min_nodes=5,
+        num_server_rounds=2,
+        learning_rate=1e-6,
+        user_learning_rate=1e-6,
+        round_timeout=30.0,
+    )
+    directory = run_here(tmp_path / "run", settings, 5, Fleet, devices=devices)
+    with (devices[0] / "history.csv").open("a") as file:
+        file.writelines(f"{item},{100 + n}\n" for n, item in enumerate(items[6:50]))
+    resumed = settings | {"num-server-rounds": 4, "resume": str(directory.path)}
+    run_here(tmp_path / "run", resumed, 5, Fleet, devices=devices)
     users = [[group["users"] for group in line["groups"]] for line in directory.rounds()]
-    assert users[:2] == [[3, 1, 1]] * 2
-    assert users[-1] == [2, 1, 2]
+    assert users == [[3, 1, 1]] * 2 + [[2, 1, 2]] * 2
     (state,) = (devices[0] / "private").glob("*/node-*/user_embedding.npy")
     versions = np.load(state).reshape(-1, 4)
-    assert np.ptp(versions[np.abs(versions).max(axis=1) > 0][:, :2], axis=0).max() < 1e-4
+    known = versions[np.abs(versions).max(axis=1) > 0]
+    assert len(known) >= 2
+    assert np.ptp(known[:, :2], axis=0).max() < 1e-4
 
 
 def test_groups_are_part_of_the_checkpoint(tmp_path):
