@@ -185,7 +185,8 @@ def _test_table(table: TableFile, results: Sequence[RowResult], columns: Sequenc
         line = [result.title]
         for column in columns:
             difference, adjusted = tests[column][result.row.name]
-            line.append(f"{_with_error(difference.mean, difference.standard_error)}, p {probability(adjusted)}")
+            shown = _with_error(difference.mean, difference.standard_error, table.digits)
+            line.append(f"{shown}, p {probability(adjusted)}")
         lines.append(line)
     sentence = (
         f"Difference to {against.title}, user by user: each user's seeds are averaged, ± is one standard error over "
