@@ -81,8 +81,7 @@ class BaseStrategy(Strategy):
     # -- what a method decides -----------------------------------------------------------------------------------
 
     def traveling(self, specs: Specs) -> Specs:
-        """Which of the model's shared arrays the server keeps and sends to all users alike; by default those that
-        the setting `exchange` says."""
+        """The shared arrays that the server keeps and sends to all alike; by default those that `exchange` says."""
         return exchanged(specs, self.config.only_embeddings)
 
     def returning(self, specs: Specs) -> Specs:
