@@ -7,7 +7,7 @@ from bouquet.evaluation.evaluate import ScoreBlock, evaluate_users
 from bouquet.evaluation.metrics import CANDIDATE_SETS, CUTOFFS, METRICS, PARTS, user_metrics
 from bouquet.evaluation.ranks import Ranks, rank_full, rank_sampled
 from bouquet.evaluation.significance import PairedDifference, holm, paired_test
-from bouquet.evaluation.summary import evaluated_users, fairness, metric_values, standard_error, summarise
+from bouquet.evaluation.summary import evaluated_users, fairness, flattened, metric_values, standard_error, summarise
 
 __all__ = [
     "CANDIDATE_SETS",
@@ -20,6 +20,7 @@ __all__ = [
     "evaluate_users",
     "evaluated_users",
     "fairness",
+    "flattened",
     "holm",
     "metric_values",
     "paired_test",

@@ -31,7 +31,7 @@ def assert_equal_runs(found: RunDirectory, expected: RunDirectory, exact=True):
     assert [line["round"] for line in found.rounds()] == [line["round"] for line in expected.rounds()]
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "local"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "hetefedrec", "local"])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_five_rounds_and_five_more_are_ten(tmp_path, strategy, fraction):
     settings = small_settings(
