@@ -94,8 +94,7 @@ def trained(log):
     replies = []
     for message, reply in log:
         if message.metadata.message_type == TRAIN:
-            sent = message.content["shared"]
-            specs = {name: ArraySpec(tuple(sent[name].shape), by_item="item_embedding" in name) for name in sent}
+            specs = {name: _spec(message, name) for name in message.content["shared"]}
             assert TrainRequest.decode(message.content, specs).round == 1
             reports = {"seconds": ()} if "reports" in reply.content else {}
             replies.append(TrainReply.decode(reply.content, specs, "sum", reports))
@@ -106,3 +105,7 @@ def shape_of(log, name):
     """The shape of a shared array that travelled."""
     sent = [message.content["shared"] for message, _ in log if message.metadata.message_type == TRAIN]
     return next(tuple(shared[name].shape) for shared in sent if name in shared)
+
+
+def _spec(message, name="item_embedding"):
+    return ArraySpec(tuple(message.content["shared"][name].shape), by_item="item_embedding" in name)
