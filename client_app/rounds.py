@@ -53,9 +53,9 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
     state = host.state(request.series, request.shared)
     collector: SumCollector | RowsCollector | None = None
     reports: list[dict[str, NDArray[np.float32]]] = []
-    for block in _blocks(host, request.shared, len(asked)):
+    for block in blocks_of(host, request.shared, len(asked)):
         positions, users = asked[block], request.users[block]
-        given = _given(host, request, state, block, positions, "start")
+        given = given_to(host, request, state, block, positions, "start")
         collector = collector or _collector(host, request, given, asked)
         task = local_task(host, given, positions, request.round)
         judged = [method for method in host.methods if method.needs_validation]
@@ -85,7 +85,7 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
     return reply
 
 
-def _given(
+def given_to(
     host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState, block: slice,
     positions: NDArray[np.int64], purpose: Literal["start", "deploy"],
 ) -> Given:  # fmt: skip
@@ -117,9 +117,9 @@ def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
     state = host.state(request.series, request.shared)
     metrics = []
     reports: list[dict[str, NDArray[np.float32]]] = []
-    for block in _blocks(host, request.shared, len(asked)):
+    for block in blocks_of(host, request.shared, len(asked)):
         positions = asked[block]
-        given = _given(host, request, state, block, positions, "deploy")
+        given = given_to(host, request, state, block, positions, "deploy")
         own_rows = None
         reports.append({})
         for method in host.methods:
@@ -143,7 +143,7 @@ def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
     return protect(changes, host.config, users, positives, task.num_items, host.draw_seed, task.round)
 
 
-def _blocks(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
+def blocks_of(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
     """Slices of the asked users whose private arrays fit the memory that we allow ourselves."""
     own = [spec.size for spec in host.private_specs(shared).values()]
     if any(method.tuning is not None for method in host.methods):  # then every user has its own network for a while

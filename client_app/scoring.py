@@ -76,7 +76,7 @@ def scorer(
     def viewed(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         arrays = {name: values.expand(len(rows), *values.shape) for name, values in common.items()}
         arrays |= {name: values[torch.from_numpy(rows)] for name, values in own.items()}
-        working = _whole_catalogue(backbone, methods, positives.take(rows), round_)
+        working = whole_catalogue(backbone, methods, positives.take(rows), round_)
         with torch.inference_mode():
             seen = arrays
             for method in methods:
@@ -144,7 +144,8 @@ def _read(backbone: SequenceBackbone, shared: Tensors, histories: Ragged, mine: 
     return backbone.read(shared, embedded, torch.from_numpy(np.maximum(histories.lengths, 1)))
 
 
-def _whole_catalogue(backbone: Backbone, methods: Sequence[Personalization], positives: Ragged, round_: int) -> Working:
+def whole_catalogue(backbone: Backbone, methods: Sequence[Personalization], positives: Ragged, round_: int) -> Working:
+    """The whole catalogue as the rows that k users work on; positives [k] rows of training items."""
     k, m = len(positives), next(spec.shape[0] for spec in backbone.shared.values() if spec.by_item)
     liked = torch.zeros(k, m)
     liked[torch.from_numpy(positives.row_of_value), torch.from_numpy(positives.values.astype(np.int64))] = 1
