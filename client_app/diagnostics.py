@@ -165,14 +165,15 @@ class _Look:
         for method in self.host.methods:
             views = method.two_views(arrays, seen) or views
         if views is not None:
-            overlap = rank_biased_overlap(*(self.ranking(seen, table, view) for view in views), p=PERSISTENCE)
+            first, second = (self.ranking(seen, table, view) for view in views)
+            overlap = rank_biased_overlap(first, second, PERSISTENCE)
             diagnosis.count(f"RBO@{DEPTH} of the two views", groups, overlap)
             diagnosis.overlaps += np.histogram(overlap, BINS, (0, 1 + 1e-9))[0]
             for user in consenting:
                 diagnosis.heat = (views[0][user].double().T @ views[1][user].double() / len(common)).numpy()
         for name, given in (("before", start), ("after", self.trained(start))):
-            values = singular_values(self.seen(given)[1][table])
-            diagnosis.count(f"information abundance {name} training", groups, abundance(values))
+            spectra = singular_values(self.seen(given)[1][table])
+            diagnosis.count(f"information abundance {name} training", groups, abundance(spectra))
         return diagnosis
 
     def seen(self, given: Given) -> tuple[Tensors, Tensors]:

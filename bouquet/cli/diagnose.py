@@ -46,7 +46,9 @@ def diagnose_command(path: Path, consenting: str) -> None:
         total += diagnose(host, checkpoint.series, checkpoint.round, checkpoint.shared, trained, user)
     told = {"round": checkpoint.round, **total.told()}
     if consenting and "heat map" not in told:
-        raise ConfigError(f"There is no heat map: no user '{consenting}' is here, or the run has no two views of items.")
+        raise ConfigError(
+            f"There is no heat map: no user '{consenting}' is here, or the run has no two views of items."
+        )
     directory.write_json(FILE, told)
     _show(told)
     Console(highlight=False, soft_wrap=True).print(f"Saved in {directory.path / FILE}.")

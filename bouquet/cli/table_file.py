@@ -211,7 +211,9 @@ def _check_names(table: TableFile) -> None:
     if table.against:
         lookup(dict.fromkeys(rows), "row", table.against)
     if table.part == "validation" and table.extra:
-        raise ConfigError("'extra' are columns of the test part, and a table with part = \"validation\" has none of it.")
+        raise ConfigError(
+            "'extra' are columns of the test part, and a table with part = \"validation\" has none of it."
+        )
     _lookup_figures(table.candidates, table.metrics)
     for row in table.rows:
         for candidates, figures in row.printed.items():

@@ -1,7 +1,7 @@
 """How much of its dimensions an embedding table uses, by its singular values.
 
-    information abundance     Guo et al. (2023), PLGC eq. 5   IA(V) = Σ_j σ_j / max_j σ_j, between 1 and d
-    variance of the singular values of cov(V)                 HeteFedRec, Table V: 0 where all directions weigh alike
+information abundance     Guo et al. (2023), PLGC eq. 5   IA(V) = Σ_j σ_j / max_j σ_j, between 1 and d
+variance of the singular values of cov(V)                 HeteFedRec, Table V: 0 where all directions weigh alike
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def singular_values(table: Any) -> NDArray[np.float64]:
     Returns:
         [..., min(m, d)].
     """
-    return np.linalg.svd(_array(table), compute_uv=False)
+    return np.asarray(np.linalg.svd(_array(table), compute_uv=False), dtype=np.float64)
 
 
 def information_abundance(table: Any) -> float:

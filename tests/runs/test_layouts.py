@@ -55,7 +55,9 @@ def test_other_layouts_of_users_do_not_matter_either(tmp_path):
     np.testing.assert_allclose(found["item_embedding"], expected["item_embedding"], atol=2e-5)
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if STRATEGIES[name].update == "sum" and name != "local"])
+@pytest.mark.parametrize(
+    "strategy", [name for name in STRATEGIES if STRATEGIES[name].update == "sum" and name != "local"]
+)
 def test_the_update_of_a_shard_is_the_sum_over_its_users(tmp_path, strategy):
     """Round 1, where all start alike: 1 node of 40 users against 40 nodes of one, update by update."""
     logs = {1: [], 40: []}
