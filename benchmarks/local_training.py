@@ -252,10 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--method", choices=sorted(METHODS), action="append", help="a device-side method, on mf")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     options = parser.parse_args(arguments)
-    if options.method:
-        rows = measure_methods(options.method)
-    else:
-        rows = (quick if options.quick else full)(options.backbone)
+    plain = quick if options.quick else full
+    rows = measure_methods(options.method) if options.method else plain(options.backbone)
     if options.json:
         json.dump(rows, sys.stdout, indent=2)
         print()

@@ -23,7 +23,6 @@ from bouquet.arrays import Arrays
 from bouquet.errors import ConfigError
 from bouquet.evaluation import rank_biased_overlap, singular_value_variance, singular_values
 from bouquet.evaluation.spectra import abundance
-from bouquet.randomness import Words
 from bouquet.wire import TrainRequest
 from client_app.host import Host
 from client_app.personalization.base import PERSONAL, Given, Tensors

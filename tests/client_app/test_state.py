@@ -219,20 +219,17 @@ def test_ten_users_of_a_large_node_are_read_alone(tmp_path):
     script = """
 import resource, sys
 from pathlib import Path
-import subprocess
-import sys
-
 import numpy as np
 from bouquet.arrays import ArraySpec
 from bouquet.randomness import user_keys
 from client_app.state import PrivateState
-from tests.conftest import REPOSITORY
 
 specs = {"personal_item_embedding": ArraySpec((3706, 32), by_item=True)}
 users = user_keys([str(user) for user in range(6040)])
 ten = np.arange(10) * 600
 def opened():
-    return PrivateState(Path(sys.argv[1]), "s", users, specs, lambda name, at: np.zeros((len(at), 3706, 32), np.float32))
+    zeros = lambda name, at: np.zeros((len(at), 3706, 32), np.float32)
+    return PrivateState(Path(sys.argv[1]), "s", users, specs, zeros)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for round_ in (1, 2, 3):
     values = {"personal_item_embedding": np.full((10, 3706, 32), round_, np.float32)}
