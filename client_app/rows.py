@@ -25,8 +25,8 @@ class Rows(Protocol):
     def create(self) -> None:
         """Make the file if it is not there."""
 
-    def read(self, slot: int, position: int) -> Row:
-        """One version of one user.
+    def read(self, slot: int, position: int, out: Row) -> Row:
+        """One version of one user, read into `out` [1, …].
 
         Raises:
             StateError: the file is missing, damaged, of another shape, or sealed with another key.
@@ -53,8 +53,9 @@ class PlainRows:
         if not self.path.exists():
             np.lib.format.open_memmap(self.path, mode="w+", dtype=np.float32, shape=self._shape)
 
-    def read(self, slot: int, position: int) -> Row:
-        return self._stored()[slot, position]
+    def read(self, slot: int, position: int, out: Row) -> Row:
+        out[0] = self._stored()[slot, position]
+        return out
 
     def write(self, rows: Iterable[tuple[int, int, Row]], durable: bool) -> None:
         offset = int(self._stored().offset)
@@ -101,7 +102,7 @@ class SealedRows:
             with self.path.open("wb") as file:
                 file.truncate(self._size)
 
-    def read(self, slot: int, position: int) -> Row:
+    def read(self, slot: int, position: int, out: Row) -> Row:
         try:
             with self.path.open("rb", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size != self._size:
@@ -110,7 +111,8 @@ class SealedRows:
         except OSError as error:
             raise StateError(f"{self.path} cannot be read ({error}).") from None
         content = self._seal.open(sealed, self._owner(position), self.path)
-        return np.frombuffer(content, dtype=np.float32).reshape(self._shape)
+        out[0] = np.frombuffer(content, dtype=np.float32).reshape(self._shape)
+        return out
 
     def write(self, rows: Iterable[tuple[int, int, Row]], durable: bool) -> None:
         with self.path.open("r+b", buffering=0) as file:

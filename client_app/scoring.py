@@ -68,15 +68,20 @@ def scorer(
     own = {name: torch.from_numpy(values) for name, values in (given.own | given.anchors).items()}
 
     def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        arrays = common | {name: values[torch.from_numpy(rows)] for name, values in own.items()}
+        arrays = common | {name: _rows(values, rows) for name, values in own.items()}
         mine = own_rows.take(rows) if own_rows is not None else None
         with torch.inference_mode():
             return _scores(backbone, arrays, read.take(rows), mine).numpy()
 
     def viewed(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         arrays = {name: values.expand(len(rows), *values.shape) for name, values in common.items()}
+<<<<<<< HEAD
         arrays |= {name: values[torch.from_numpy(rows)] for name, values in own.items()}
         working = whole_catalogue(backbone, methods, positives.take(rows), round_)
+=======
+        arrays |= {name: _rows(values, rows) for name, values in own.items()}
+        working = _whole_catalogue(backbone, methods, positives.take(rows), round_)
+>>>>>>> main
         with torch.inference_mode():
             seen = arrays
             for method in methods:
@@ -90,6 +95,13 @@ def scorer(
         # Users with histories of like length are read together.
         return _in_blocks(scores, READ_USERS, read.lengths)
     return scores
+
+
+def _rows(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """values[rows]; rows that follow one another are not copied."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return values[int(rows[0]) : int(rows[-1]) + 1]
+    return values[torch.from_numpy(rows)]
 
 
 def _in_blocks(score: ScoreRows, size: int, lengths: NDArray[np.int64] | None = None) -> ScoreRows:

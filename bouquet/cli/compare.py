@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bouquet.cli.screen import Screen
-from bouquet.cli.settings import read_config_file
-from bouquet.config import Scalar, lookup
+from bouquet.cli.settings import option_classes, read_config_file
+from bouquet.config import Scalar, defaults, lookup
 from bouquet.errors import ConfigError, DataError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS, PairedDifference, holm, metric_values, paired_test
 from bouquet.randomness import Words
@@ -75,7 +75,8 @@ def finished(path: Path) -> Finished:
     summary = completed_summary(path)
     users, values = directory.read_users()
     order = np.argsort(users)
-    settings = read_config_file(directory.config)
+    # A setting that is younger than the run had its default.
+    settings = defaults(option_classes()) | read_config_file(directory.config)
     return Finished(str(path), settings, summary, users[order], values[order].astype(np.float64))
 
 

@@ -18,7 +18,7 @@ from bouquet.deployment.keys import make_keys
 from bouquet.deployment.local import SUPERLINK, LocalDeployment
 from bouquet.deployment.status import collect, lines, prometheus, serve
 from bouquet.engines.control import Control
-from bouquet.engines.ports import is_healthy
+from bouquet.engines.ports import Answering
 from bouquet.engines.release import secure_connection
 from bouquet.errors import ConfigError
 
@@ -29,7 +29,7 @@ class Target:
 
     Attributes:
         control: its SuperLink as an operator sees it.
-        is_alive: whether the SuperLink answers.
+        is_alive: whether the SuperLink is there.
         runs: where results go; the ServerApp writes there.
         nodes: how many nodes a run waits for; 0: as the settings say.
         settings: of the data.
@@ -51,7 +51,7 @@ def target_of(folder: Path, superlink: str, keys: Path, runs: Path) -> Target:
     if superlink:
         home = Path(tempfile.gettempdir()) / f"bouquet-operator-{os.getuid()}"
         control = Control(home, secure_connection(superlink, (keys / "ca.crt").absolute()))
-        return Target(control, lambda: is_healthy(superlink, keys / "ca.crt"), runs.absolute())
+        return Target(control, Answering(superlink, keys / "ca.crt"), runs.absolute())
     here = LocalDeployment(folder)
     plan = here.plan
     return Target(

@@ -157,11 +157,11 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
 
 
 def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
-    notes = [
-        f"Printed figures of {result.row.title}: {result.row.printed_source or 'source not given'}."
-        for result in results
-        if result.row.printed
-    ]
+    by_source: dict[str, list[str]] = {}
+    for result in results:
+        if result.row.printed:
+            by_source.setdefault(result.row.printed_source or "source not given", []).append(result.row.title)
+    notes = [f"Printed figures of {', '.join(titles)}: {source}." for source, titles in by_source.items()]
     complete = {result.row.name for result in results}
     missing = [row.title for row in table.rows if row.name not in complete]
     if missing:

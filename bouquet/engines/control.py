@@ -86,24 +86,33 @@ class Control:
 
         Args:
             is_finished: called often; whether the results folder says that the run is over. It may report progress.
-            is_alive: whether the SuperLink still runs.
+            is_alive: whether the SuperLink still runs; one slow answer should not count against it.
         Raises:
             RunFailed: the SuperLink ended, or says that the run did not complete.
         """
         last_status = time.monotonic()
         while not is_finished():
             if not is_alive():
-                raise RunFailed("Flower's SuperLink ended unexpectedly.")
+                raise RunFailed("Flower's SuperLink ended, or does not answer any more.")
             if time.monotonic() - last_status > STATUS_SECONDS:
-                if self.status(run_id).startswith("finished"):
+                if self._status(run_id, is_alive).startswith("finished"):
                     break
                 last_status = time.monotonic()
             time.sleep(POLL_SECONDS)
         deadline = time.monotonic() + END_SECONDS
-        while not (status := self.status(run_id)).startswith("finished") and time.monotonic() < deadline:
+        while not (status := self._status(run_id, is_alive)).startswith("finished") and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         if status != "finished:completed":
             raise RunFailed(f"Flower says that the run ended as '{status}'.")
+
+    def _status(self, run_id: str, is_alive: Callable[[], bool]) -> str:
+        """`status`, or "unknown" where the SuperLink is there but too busy to say."""
+        try:
+            return self.status(run_id)
+        except RunFailed:
+            if not is_alive():
+                raise
+            return "unknown"
 
     def call(self, *arguments: str) -> dict[str, Any]:
         """`flwr …`, and the JSON that it answered.

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+# An answer this young is not asked for again.
+FRESH_SECONDS = 2.0
 
 _given: set[int] = set()
 
@@ -38,3 +42,26 @@ def is_healthy(address: str, authority: Path | None = None) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
+
+
+class Answering:
+    """Whether a SuperLink elsewhere is there: it answers, or did so a moment ago.
+
+    A busy machine and a short loss of the network make single answers late; a run of hours must not end for that.
+
+    Args:
+        address, authority: as for `is_healthy`.
+        patience: seconds of silence that are not yet the end.
+    """
+
+    def __init__(self, address: str, authority: Path | None, patience: float = 60.0) -> None:
+        self._address, self._authority, self._patience = address, authority, patience
+        self._answered: float | None = None
+
+    def __call__(self) -> bool:
+        if self._answered is not None and time.monotonic() - self._answered < FRESH_SECONDS:
+            return True
+        if is_healthy(self._address, self._authority):
+            self._answered = time.monotonic()
+            return True
+        return self._answered is not None and time.monotonic() - self._answered < self._patience

@@ -90,6 +90,10 @@ def interpolate(previous: NDArray[np.float32], aggregate: NDArray[np.float32], r
     """ρ · previous + (1 - ρ) · aggregate (Section 5.1.3), to the bit the same on every side."""
     if rho == 0.0:
         return aggregate.copy()
-    mixed = np.float32(1.0 - rho) * aggregate
-    mixed += np.float32(rho) * previous
-    return np.asarray(mixed)
+    mixed = np.empty_like(aggregate)
+    part = np.empty_like(aggregate[0]) if len(aggregate) else aggregate
+    for user in range(len(aggregate)):  # one user's table stays in the cache
+        np.multiply(aggregate[user], np.float32(1.0 - rho), out=mixed[user])
+        np.multiply(previous[user], np.float32(rho), out=part)
+        mixed[user] += part
+    return mixed

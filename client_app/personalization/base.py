@@ -157,6 +157,7 @@ class Personalization:
         shared, private: the arrays that the method adds to those of the backbone.
         fixed: the arrays that its losses read and nobody trains.
         kept: shared arrays of which every user keeps a version of its own on the device.
+        replaced: those among them that training starts from without the user's own version.
         rates: learning rates of arrays that do not take the run's, by name.
         whole_table: a loss reads or moves every row, so all rows are worked on.
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
@@ -166,6 +167,7 @@ class Personalization:
 
     options_class: type[Options] = Options
     kept: frozenset[str] = frozenset()
+    replaced: frozenset[str] = frozenset()
     whole_table = False
     norms_of: tuple[str, ...] = ()
     tuning: Tuning | None = None

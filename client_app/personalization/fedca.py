@@ -24,6 +24,7 @@ from bouquet.methods.fedca import FedCAOptions, interpolate
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words, laplace, streams
 from client_app.personalization.base import Batch, Changes, Given, OwnArrays, Personalization, Tensors, Working
+from client_app.training.compiler import row_kernels
 from models import Backbone
 
 # Gram matrices of this many values are made at once.
@@ -40,6 +41,8 @@ class MixedTable(Personalization):
         super().__init__(backbone, config, options)
         self.mixed = exchanged(backbone.shared, config.only_embeddings)
         self.fixed = {f"aggregate/{name}": spec for name, spec in self.mixed.items()}
+        if self.options.fedca_rho == 0:
+            self.replaced = frozenset(self.mixed)
 
     @property
     def whole_table(self) -> bool:  # type: ignore[override]
@@ -52,7 +55,7 @@ class MixedTable(Personalization):
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
         for name, spec in self.mixed.items():
             aggregate = _checked(personal, name, spec, len(first))
-            mixed = interpolate(given.own[name], aggregate, self.options.fedca_rho)
+            mixed = interpolate(given.own.get(name, aggregate), aggregate, self.options.fedca_rho)
             mixed[first] = aggregate[first]
             given = given.with_own(name, mixed, reported=True)
         if self.options.fedca_proximal > 0 or self.options.ldp_delta > 0:
@@ -129,10 +132,23 @@ def right_singular_vectors(table: Array, items: Ragged, k: int, *, centred: bool
     Returns:
         [n, k, d].
     """
+    d, kept = table.shape[2], min(k, table.shape[2])
+    features = np.zeros((len(items), k, d))
+    vectors = np.linalg.eigh(gram_matrices(table, items, centred=centred))[1]
+    largest = vectors[:, :, ::-1][:, :, :kept].transpose(0, 2, 1)
+    there = np.arange(kept) < items.lengths[:, None]
+    features[:, :kept] = largest * there[:, :, None]
+    return features
+
+
+def gram_matrices(table: Array, items: Ragged, *, centred: bool = False) -> NDArray[np.float64]:
+    """Σ_i q_i q_iᵀ over each user's rows of its table, less their mean if `centred`: [n, d, d]."""
     n, _, d = table.shape
-    features = np.zeros((n, k, d))
-    most = int(items.lengths.max(initial=1))
-    block = max(1, _GRAM_VALUES // (d * max(d, most)))
+    grams = np.zeros((n, d, d))
+    if (code := row_kernels()) is not None:
+        code.gram(table, items.indptr, items.values, centred, grams)
+        return grams
+    block = max(1, _GRAM_VALUES // (d * max(d, int(items.lengths.max(initial=1)))))
     for start in range(0, n, block):
         part = items.between(slice(start, min(start + block, n)))
         lengths, owner = part.lengths, part.row_of_value
@@ -142,12 +158,8 @@ def right_singular_vectors(table: Array, items: Ragged, k: int, *, centred: bool
         if centred:
             means = padded.sum(axis=1) / np.maximum(lengths, 1)[:, None]
             padded[owner, place] -= means[owner]
-        vectors = np.linalg.eigh(padded.transpose(0, 2, 1) @ padded)[1]
-        kept = min(k, d)
-        largest = vectors[:, :, ::-1][:, :, :kept].transpose(0, 2, 1)
-        there = np.arange(kept) < lengths[:, None]
-        features[start : start + len(lengths), :kept] = largest * there[:, :, None]
-    return features
+        grams[start : start + len(lengths)] = padded.transpose(0, 2, 1) @ padded
+    return grams
 
 
 def left_singular_vectors(table: Array, items: Ragged, right: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -40,7 +40,7 @@ class FineTunedTable(Personalization):
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
         self.tables = [name for name, spec in backbone.shared.items() if spec.by_item]
-        self.kept = frozenset(self.tables)
+        self.kept = self.replaced = frozenset(self.tables)
 
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
         for name in self._still_common(given):
@@ -53,7 +53,7 @@ class FineTunedTable(Personalization):
         if self.options.pfedrec_evaluate == "common":
             return self.start(given, personal, first)
         for name in self._still_common(given):
-            tuned = given.own[name].copy()
+            tuned = given.own[name].copy() if first.any() else given.own[name]
             tuned[first] = given.shared[name]
             given = given.with_own(name, tuned)
         return given

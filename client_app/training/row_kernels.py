@@ -22,6 +22,34 @@ def add_weighted(table, indptr, rows, values, weights):
 
 
 @_compile
+def gram(table, indptr, rows, centred, out):
+    """out[u] = Σ_i q qᵀ over the rows i of every user u, of the table [n, m, d]; in float64.
+
+    With `centred`, q is a row less the mean of the user's rows: Σ q qᵀ - n μ μᵀ around the first row, which keeps the
+    digits that rows far from zero would lose.
+    """
+    d = table.shape[2]
+    q, total = np.empty(d), np.empty(d)
+    for user in range(len(indptr) - 1):
+        begin, end = indptr[user], indptr[user + 1]
+        result = out[user]
+        result[:] = 0.0
+        total[:] = 0.0
+        for i in range(begin, end):
+            row, first = table[user, rows[i]], table[user, rows[begin]]
+            for a in range(d):
+                q[a] = np.float64(row[a]) - (np.float64(first[a]) if centred else 0.0)
+                total[a] += q[a]
+            for a in range(d):
+                for b in range(d):
+                    result[a, b] += q[a] * q[b]
+        if centred and end > begin:
+            for a in range(d):
+                for b in range(d):
+                    result[a, b] -= total[a] * total[b] / (end - begin)
+
+
+@_compile
 def touched_rows(positive_indptr, positives, negative_indptr, negatives, num_items, row_indptr, rows, place):
     """The distinct items of every user's samples, ascending, and where each sample's item is among them.
 

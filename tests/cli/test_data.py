@@ -80,3 +80,19 @@ def test_an_unknown_set(bouquet, command):
     ended = bouquet("data", command, "ml-10k")
     assert ended.status == 2
     assert ended.err.startswith("There is no dataset 'ml-10k'. Did you mean 'ml-100k'?")
+
+
+def test_shards_are_made_and_a_node_takes_nothing_but_a_shard(program, tmp_path):
+    ended = program("data", "shard", "synthetic", "--nodes", "4", "--out", tmp_path / "shards")
+    assert ended.status == 0, ended.err
+    assert [line.split(": ")[1] for line in ended.out.splitlines()[:4]] == ["150 of 600 users"] * 4
+    assert sorted(path.name for path in (tmp_path / "shards").iterdir()) == ["1", "2", "3", "4"]
+
+    assert program("deploy", "keys", "--out", tmp_path / "keys", "--nodes", "1").status == 0
+    node = ("serve", "node", "--superlink", "localhost:1", "--keys", tmp_path / "keys" / "nodes" / "node-1", "--shard")
+    both = program(*node, tmp_path / "shards" / "1", "--partition", "1/4")
+    assert both.status == 2
+    assert "leave out --partition" in both.err
+    none = program(*node, tmp_path / "keys")
+    assert none.status == 1
+    assert "is no shard of a data set" in none.err

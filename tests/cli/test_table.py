@@ -172,6 +172,17 @@ def test_a_second_table_in_the_same_folder_is_refused(copied, bouquet):
     assert "Another bouquet table is at work" in ended.err
 
 
+def test_cells_from_before_a_setting_existed_count_as_having_its_default(copied, bouquet):
+    file, out = copied
+    text = (out / "table.md").read_text()
+    for config in out.glob("cells/*/*/config.toml"):
+        lines = config.read_text().splitlines(keepends=True)
+        config.write_text("".join(line for line in lines if not line.startswith(("max-users", "repeats"))))
+    ended = bouquet("table", file, "--out", out)
+    assert ended.status == 0, ended.err
+    assert (out / "table.md").read_text().splitlines()[:12] == text.splitlines()[:12]
+
+
 def test_figures_are_means_and_errors_over_seeds(small_table):
     """With two seeds, s = |a - b| / sqrt 2, so the standard error of the mean is |a - b| / 2."""
     lines = csv_lines(small_table)

@@ -9,9 +9,11 @@ from bouquet.errors import WireError
 from bouquet.methods.fedca import FedCAOptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import laplace, streams, user_keys
+from client_app.personalization import fedca
 from client_app.personalization.base import Changes, Given
 from client_app.personalization.fedca import (
     MixedTable,
+    gram_matrices,
     left_singular_vectors,
     mean_directions,
     right_singular_vectors,
@@ -90,6 +92,21 @@ def test_centred_vectors_forget_the_mean():
     items = Ragged.from_lengths([2], [0, 1])
     np.testing.assert_allclose(np.abs(right_singular_vectors(tables, items, 1, centred=True))[0, 0], [0, 1], atol=1e-7)
     assert abs(right_singular_vectors(tables, items, 1)[0, 0, 0]) > 0.99
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_gram_matrices_are_the_same_compiled_and_not(monkeypatch, centred):
+    """Users of 0, 1, 40 and 7 rows; the rows lie far from zero, where a mean costs digits."""
+    random = np.random.default_rng(0)
+    tables = (5 + random.normal(size=(4, 50, 6))).astype(np.float32)
+    lengths = [0, 1, 40, 7]
+    items = Ragged.from_lengths(lengths, np.concatenate([random.choice(50, n, replace=False) for n in lengths]))
+    compiled = gram_matrices(tables, items, centred=centred)
+    monkeypatch.setattr(fedca, "row_kernels", lambda: None)
+    np.testing.assert_allclose(compiled, gram_matrices(tables, items, centred=centred), rtol=1e-10, atol=1e-10)
+    rows = tables[3, items.row(3)].astype(np.float64)
+    rows = rows - rows.mean(axis=0) if centred else rows
+    np.testing.assert_allclose(compiled[3], rows.T @ rows, rtol=1e-9, atol=1e-9)
 
 
 def test_left_vectors_are_padded_to_the_longest_history():

@@ -2,15 +2,18 @@
 
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bouquet.arrays import ArraySpec
 from bouquet.errors import ConfigError, StateError
 from bouquet.randomness import user_keys
 from bouquet.sealing import Seal, read_seal
-from client_app.state import PrivateState
+from client_app.state import PrivateState, checksum
 from tests.conftest import REPOSITORY
 
 USERS = user_keys(["ann", "bob", "cid"])
@@ -113,6 +116,32 @@ def test_damage_is_an_error_that_names_the_file(tmp_path, name, damage):
     file.write_bytes(content)
     with pytest.raises(StateError, match=name):
         read(tmp_path, 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 60_000), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 31), seed=st.integers(0, 9)
+)
+def test_every_flipped_bit_and_every_lost_page_changes_the_checksum(size, place, bit, seed):
+    """Rows below and above the size from which sums are taken, with and without a rest."""
+    row = np.random.default_rng(seed).normal(size=(1, size)).astype(np.float32)
+    before = checksum(row)
+    damaged = row.copy()
+    damaged.view(np.uint32)[0, int(place * size)] ^= np.uint32(1 << bit)
+    assert checksum(damaged) != before
+    page = 1024 * (int(place * size) // 1024)  # 4 KiB of float32
+    lost = row.copy()
+    lost[0, page : page + 1024] = 0
+    assert checksum(lost) != before
+    if size > page + 2048:
+        swapped = row.copy()
+        swapped[0, page : page + 2048] = np.roll(row[0, page : page + 2048], 1024)
+        assert checksum(swapped) != before
+
+
+def test_the_checksum_of_a_short_row_is_the_one_of_its_bytes():
+    row = np.arange(8000, dtype=np.float32)[None]
+    assert checksum(row) == zlib.crc32(row.tobytes())
 
 
 def test_state_of_another_series_or_of_other_users_is_refused(tmp_path):
