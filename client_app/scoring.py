@@ -75,13 +75,8 @@ def scorer(
 
     def viewed(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         arrays = {name: values.expand(len(rows), *values.shape) for name, values in common.items()}
-<<<<<<< HEAD
-        arrays |= {name: values[torch.from_numpy(rows)] for name, values in own.items()}
-        working = whole_catalogue(backbone, methods, positives.take(rows), round_)
-=======
         arrays |= {name: _rows(values, rows) for name, values in own.items()}
-        working = _whole_catalogue(backbone, methods, positives.take(rows), round_)
->>>>>>> main
+        working = whole_catalogue(backbone, methods, positives.take(rows), round_)
         with torch.inference_mode():
             seen = arrays
             for method in methods:
