@@ -91,7 +91,7 @@ def given_to(
 ) -> Given:  # fmt: skip
     """What some users start training from, or recommend with."""
     before = request.round if purpose == "start" else request.round + 1
-    unread = frozenset().union(*(method.replaced for method in host.methods)) if purpose == "start" else frozenset()
+    unread = unread_at_start(host) if purpose == "start" else frozenset[str]()
     given = Given(request.shared, state.read(positions, before, request.trained[block], unread))
     personal = {name: values[block] for name, values in request.personal.items()}
     if personal and not host.methods:
@@ -99,6 +99,12 @@ def given_to(
     for method in host.methods:
         given = getattr(method, purpose)(given, personal, ~request.trained[block])
     return given
+
+
+def unread_at_start(host: Host) -> frozenset[str]:
+    """The users' own versions that nobody starts training from; a plug-in may want what the base method does not."""
+    wanted = frozenset[str]().union(*(method.kept - method.replaced for method in host.methods))
+    return frozenset[str]().union(*(method.replaced for method in host.methods)) - wanted
 
 
 def _collector(

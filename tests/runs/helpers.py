@@ -22,7 +22,7 @@ from server_app.app import app as server_app
 from strategies.checkpoint import Checkpoint, load_checkpoint
 
 # Base methods with a device-side plug-in before them.
-PLUG_INS = ("fcf+ace", "fcf+plgc", "fedrap+plgc", "pfedrec+ace")
+PLUG_INS = ("fcf+ace", "fcf+plgc", "fedrap+plgc", "pfedrec+ace", "pfedrec+plgc")
 PROGRAM = [sys.executable, "-c", "from bouquet.cli.main import main; main()"]
 
 
