@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bouquet.config import DataOptions, Options, RunConfig, Scalar, check, defaults, lookup
 from bouquet.errors import ConfigError
@@ -59,6 +60,7 @@ def validate(given: Mapping[str, Scalar]) -> None:
     if config.resume and config.out:
         raise ConfigError("A resumed run goes on in its own folder; leave out 'out' or 'resume'.")
     own_keys = keys_of(config)
+    methods: list[tuple[str, Any]]
     methods = [*STRATEGIES.items(), *DEVICE_SIDES.items(), *PERSONALIZATIONS.items(), *BACKBONES.items()]
     everything = defaults(option_classes())
     for key, value in given.items():
