@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     DROPOUT = 11
     CLUSTERING = 12
     USERS = 13
+    DISTILLATION = 20
 
 
 def user_key(user_id: str) -> int:

@@ -53,7 +53,7 @@ TRAIN_ARRAYS = frozenset({"user", "loss", "upload_bytes"})
 EVALUATE_ARRAYS = frozenset({"user", "metrics"})
 
 # What single users may tell the server beside their update, where a strategy asks for it.
-REPORTS = frozenset({"features", "performance", "representation"})
+REPORTS = frozenset({"features", "performance", "representation", "seconds"})
 
 Update = Literal["sum", "rows"]
 Weighting = Literal["uniform", "size"]

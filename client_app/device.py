@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bouquet.catalogue import Catalogue
-from bouquet.config import RunConfig, Scalar, lookup, own
+from bouquet.config import RunConfig, Scalar, own
 from bouquet.device import Device
 from bouquet.errors import WireError
 from bouquet.randomness import user_keys
@@ -20,9 +20,8 @@ from bouquet.sealing import read_seal
 from bouquet.wire import RosterReply, RosterRequest
 from client_app import rounds
 from client_app.edge import histories_of_device
-from client_app.host import Host
-from client_app.personalization import device_methods
-from models import BACKBONES
+from client_app.groups import models_of
+from client_app.host import Host, host_with
 
 # More than anyone scrolls through.
 KEPT_RECOMMENDATIONS = 1000
@@ -90,10 +89,8 @@ def _host(
     columns = {key: node_config[key] for key in ("item-column", "time-column") if key in node_config}
     config = own({**run_config, **columns}, RunConfig)
     histories = histories_of_device(device, config, Path(str(node_config["history"])), catalogue)
-    model = lookup(BACKBONES, "backbone", config.backbone)
-    backbone = model(histories.num_items, config, own(run_config, model.options_class))
-    methods = device_methods(config, run_config, backbone)
-    return Host(config, histories, backbone, methods, device.folder / "private", durable=True, seal=device.seal)
+    models = models_of(config, run_config, histories.num_items)
+    return host_with(models, config, histories, device.folder / "private", durable=True, seal=device.seal)
 
 
 def _keep(device: Device, catalogue: Catalogue, round_: int, scores: np.ndarray) -> None:

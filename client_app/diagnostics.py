@@ -111,8 +111,10 @@ def diagnose(
         ConfigError: the run has no item tables to look at.
         StateError: private state is missing or damaged.
     """
-    if isinstance(host.backbone, SequenceBackbone) or host.config.strategy == "fedca":
-        raise ConfigError("Diagnostics look at common and own item tables: not at sequence models, nor at fedca.")
+    if isinstance(host.backbone, SequenceBackbone) or host.config.strategy in ("fedca", "hetefedrec"):
+        raise ConfigError(
+            "Diagnostics look at one common item table and users' own: not at sequence models, fedca or hetefedrec."
+        )
     diagnosis = Diagnosis()
     users = np.array([user for user in host.histories.users if int(user) in trained], dtype=np.uint64)
     if not len(users):

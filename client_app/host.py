@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import ArraySpec, initial_private, initial_shared
-from bouquet.config import DataOptions, RunConfig, Scalar, lookup, own
+from bouquet.config import DataOptions, RunConfig, Scalar, own
 from bouquet.errors import ConfigError, WireError
 from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words
 from bouquet.sealing import Seal, read_seal
-from client_app.personalization import device_methods
+from client_app.groups import Model, models_of
 from client_app.personalization.base import Personalization
 from client_app.state import PrivateState
 from data_partition import Interactions, assign, evaluation_candidates, load, make_split, read_shard
-from models import BACKBONES, Backbone
+from models import Backbone
 
 SAMPLED_CANDIDATES = 99
 
@@ -140,6 +140,7 @@ class Host:
         durable: whether state is forced to the disk.
         seal: encrypts private state; None: it is stored as it is.
         on_scores: given the scores of every evaluated block of users, [b, m].
+        groups: the model of each group where users have models of different sizes; `backbone` is the largest then.
     """
 
     config: RunConfig
@@ -150,6 +151,12 @@ class Host:
     durable: bool
     seal: Seal | None = None
     on_scores: Callable[[NDArray[np.float32]], None] | None = None
+    groups: tuple[Model, ...] = ()
+
+    @cached_property
+    def by_group(self) -> tuple[Host, ...]:
+        """The same node as it is for the users of each group."""
+        return tuple(replace(self, backbone=m.backbone, methods=m.methods, groups=()) for m in self.groups)
 
     @property
     def draw_seed(self) -> int:
@@ -193,11 +200,15 @@ class Host:
 
     @cached_property
     def shared_specs(self) -> dict[str, ArraySpec]:
-        """The arrays that may travel."""
-        specs = dict(self.backbone.shared)
-        for method in self.methods:
-            specs |= method.shared
-        return specs
+        """The arrays that may travel, by the names that they have on the wire."""
+        if not self.groups:
+            return self.model_specs
+        return {f"{g}/{name}": spec for g, model in enumerate(self.groups) for name, spec in model.shared.items()}
+
+    @cached_property
+    def model_specs(self) -> dict[str, ArraySpec]:
+        """The shared arrays of the model."""
+        return dict(Model(self.backbone, self.methods).shared)
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -209,7 +220,7 @@ class Host:
         specs = dict(self.backbone.private)
         for method in self.methods:
             specs |= method.private
-        own = {name: spec for name, spec in self.shared_specs.items() if name not in shared or name in self.kept}
+        own = {name: spec for name, spec in self.model_specs.items() if name not in shared or name in self.kept}
         return {**specs, **own}
 
     def state(self, series: str, shared: Mapping[str, object]) -> PrivateState:
@@ -217,8 +228,8 @@ class Host:
         specs = self.private_specs(shared)
 
         def initial(name: str, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-            if name in self.shared_specs:  # all users start alike
-                return initial_shared({name: self.shared_specs[name]}, self.config.seed)[name][None]
+            if name in self.model_specs:  # all users start alike
+                return initial_shared({name: self.model_specs[name]}, self.config.seed)[name][None]
             return initial_private(name, specs[name], self.config.seed, self.histories.users[positions])
 
         node = f"node-{self.histories.partition}-of-{self.histories.num_partitions}"
@@ -251,13 +262,26 @@ def _host(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str
     else:
         partition, num_partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
         histories = histories_of(_interactions(data), data, partition, num_partitions)
-    model = lookup(BACKBONES, "backbone", config.backbone)
-    backbone = model(histories.num_items, config, own(dict(run_items), model.options_class))
-    methods = device_methods(config, dict(run_items), backbone)
+    models = models_of(config, dict(run_items), histories.num_items)
     root = str(node.get("state-dir", "")) or config.state_dir
     folder = Path(root) if root else default_state_root()
     seal = read_seal(str(node.get("state-key", "")))
-    return Host(config, histories, backbone, methods, folder, durable=not simulated, seal=seal)
+    return host_with(models, config, histories, folder, durable=not simulated, seal=seal)
+
+
+def host_with(
+    models: tuple[Model, ...],
+    config: RunConfig,
+    histories: Histories,
+    folder: Path,
+    *,
+    durable: bool,
+    seal: Seal | None,
+) -> Host:
+    """A host whose users have one model, or one by group, the largest last."""
+    largest = models[-1]
+    groups = models if config.strategy == "hetefedrec" else ()
+    return Host(config, histories, largest.backbone, largest.methods, folder, durable, seal, groups=groups)
 
 
 # All nodes that share a process read the same files once.

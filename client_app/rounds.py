@@ -13,6 +13,7 @@ from bouquet.arrays import Arrays
 from bouquet.errors import WireError
 from bouquet.evaluation.metrics import PARTS
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
+from client_app.groups import Prefixes, join_evaluation, join_training, split
 from client_app.host import Host
 from client_app.personalization.base import Changes, Given
 from client_app.protection import is_protected, protect
@@ -47,10 +48,27 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
         WireError: a user does not live here, or training diverged (the message names the user).
         StateError: private state is missing or damaged.
     """
+    if host.groups:
+        state = _state_of_all(host, request)
+        parts = [
+            (group, places, _train(member, part, Prefixes(state, member.private_specs(part.shared))))
+            for group, places, part in split(request, [model.shared for model in host.groups])
+            for member in [host.by_group[group]]
+        ]
+        reply = join_training(request, parts)
+    else:
+        state = host.state(request.series, request.shared)
+        reply = _train(host, request, state)
+    # Only now: a user whose update could not be sent has not trained.
+    state.commit()
+    return reply
+
+
+def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes) -> TrainReply:
+    """Train users who all have the same model; what is private counts after the state's `commit`."""
     start = time.perf_counter()
     backend = backend_of(host.config)
     asked = host.positions(request.users)
-    state = host.state(request.series, request.shared)
     collector: SumCollector | RowsCollector | None = None
     reports: list[dict[str, NDArray[np.float32]]] = []
     for block in blocks_of(host, request.shared, len(asked)):
@@ -79,14 +97,16 @@ def train(host: Host, request: TrainRequest) -> TrainReply:
     if collector is None:
         raise WireError("no user is asked to train")
     told = {name: _stacked([part[name] for part in reports]) for name in reports[0]}
-    reply = collector.reply(request.users, time.perf_counter() - start, told)
-    # Only now: a user whose update could not be sent has not trained.
-    state.commit()
-    return reply
+    return collector.reply(request.users, time.perf_counter() - start, told)
+
+
+def _state_of_all(host: Host, request: TrainRequest | EvaluateRequest) -> PrivateState:
+    """The private state of all groups: either all shared arrays travel, or none."""
+    return host.state(request.series, host.model_specs if request.shared else {})
 
 
 def given_to(
-    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState, block: slice,
+    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
     positions: NDArray[np.int64], purpose: Literal["start", "deploy"],
 ) -> Given:  # fmt: skip
     """What some users start training from, or recommend with."""
@@ -110,7 +130,7 @@ def unread_at_start(host: Host) -> frozenset[str]:
 def _collector(
     host: Host, request: TrainRequest, given: Given, asked: NDArray[np.int64]
 ) -> SumCollector | RowsCollector:
-    specs = {name: host.shared_specs[name] for name in (*given.shared, *sorted(given.reported))}
+    specs = {name: host.model_specs[name] for name in (*given.shared, *sorted(given.reported))}
     if request.update == "rows":
         return RowsCollector(specs, len(asked))
     sizes = host.histories.train.lengths[asked].astype(float)
@@ -119,9 +139,20 @@ def _collector(
 
 def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
     """Rank the held-out items of the asked users with the model that their devices would use."""
+    if not host.groups:
+        return _evaluate(host, request, host.state(request.series, request.shared))
+    state = _state_of_all(host, request)
+    parts = [
+        (group, places, _evaluate(member, part, Prefixes(state, member.private_specs(part.shared))))
+        for group, places, part in split(request, [model.shared for model in host.groups])
+        for member in [host.by_group[group]]
+    ]
+    return join_evaluation(request, parts)
+
+
+def _evaluate(host: Host, request: EvaluateRequest, state: PrivateState | Prefixes) -> EvaluateReply:
     start = time.perf_counter()
     asked = host.positions(request.users)
-    state = host.state(request.series, request.shared)
     metrics = []
     reports: list[dict[str, NDArray[np.float32]]] = []
     for block in blocks_of(host, request.shared, len(asked)):
@@ -154,7 +185,7 @@ def blocks_of(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
     """Slices of the asked users whose private arrays fit the memory that we allow ourselves."""
     own = [spec.size for spec in host.private_specs(shared).values()]
     if any(method.tuning is not None for method in host.methods):  # then every user has its own network for a while
-        own += [spec.size for name, spec in host.shared_specs.items() if name in shared and not spec.by_item]
+        own += [spec.size for name, spec in host.model_specs.items() if name in shared and not spec.by_item]
     per_user = 4 * sum(own)
     size = max(1, BLOCK_BYTES // max(per_user, 1))
     for start in range(0, max(count, 1), size):

@@ -13,7 +13,7 @@ from torch import Tensor
 from bouquet.ragged import Ragged, positions
 from client_app.personalization.base import Given, Personalization, Tensors, Working
 from client_app.training.sequences import last
-from models import Backbone, SequenceBackbone
+from models import HISTORY, Backbone, SequenceBackbone
 from models.sequence import rows_of
 
 # Views of whole tables are made for as many users at once as fit into this many bytes.
@@ -117,6 +117,8 @@ def _scores(backbone: Backbone, arrays: Tensors, histories: Ragged, mine: OwnRow
     shared = {name: arrays[name] for name in backbone.shared}
     if isinstance(backbone, SequenceBackbone):
         private |= _read(backbone, shared, histories, mine)
+    if backbone.reads_history:
+        private[HISTORY] = _marks(histories, _num_items(backbone))
     found = backbone.scores(private, shared)
     if mine is None or not len(mine.rows.values):
         return found
@@ -129,6 +131,11 @@ def _scores(backbone: Backbone, arrays: Tensors, histories: Ragged, mine: OwnRow
             of_user[name][owner, place] = torch.from_numpy(mine.values[name])
         else:
             of_user[name] = shared[name] if shared[name].ndim > len(spec.shape) else shared[name].expand(k, *spec.shape)
+    if backbone.reads_history:
+        at = torch.from_numpy(owner), torch.from_numpy(mine.rows.values.astype(np.int64))
+        read = torch.zeros(k, width)
+        read[owner, place] = private[HISTORY][at]
+        private[HISTORY] = read
     found[owner, mine.rows.values.astype(np.int64)] = backbone.logits(private, of_user)[owner, place]
     return found
 
@@ -153,13 +160,22 @@ def _read(backbone: SequenceBackbone, shared: Tensors, histories: Ragged, mine: 
 
 def whole_catalogue(backbone: Backbone, methods: Sequence[Personalization], positives: Ragged, round_: int) -> Working:
     """The whole catalogue as the rows that k users work on; positives [k] rows of training items."""
-    k, m = len(positives), next(spec.shape[0] for spec in backbone.shared.values() if spec.by_item)
-    liked = torch.zeros(k, m)
-    liked[torch.from_numpy(positives.row_of_value), torch.from_numpy(positives.values.astype(np.int64))] = 1
+    k, m = len(positives), _num_items(backbone)
     return Working(
         items=torch.arange(m).expand(k, m),
         valid=torch.ones(k, m, dtype=torch.bool),
-        positive=liked,
+        positive=_marks(positives, m),
         outside={name: torch.zeros(k) for method in methods for name in method.norms_of},
         round=round_,
     )
+
+
+def _num_items(backbone: Backbone) -> int:
+    return next(spec.shape[0] for spec in backbone.shared.values() if spec.by_item)
+
+
+def _marks(items: Ragged, num_items: int) -> Tensor:
+    """[k, m] 1 where an item is in the user's row, else 0."""
+    marks = torch.zeros(len(items), num_items)
+    marks[torch.from_numpy(items.row_of_value), torch.from_numpy(items.values.astype(np.int64))] = 1
+    return marks

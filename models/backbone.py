@@ -17,6 +17,9 @@ from bouquet.config import ModelOptions, Options
 Tensors = Mapping[str, Tensor]
 PullBack = Callable[[Tensor], dict[str, Tensor]]
 
+HISTORY = "history"
+"""The name under which a backbone that reads it finds a user's history among its private arrays."""
+
 
 class Backbone(ABC):
     """A model that scores items for users.
@@ -25,9 +28,14 @@ class Backbone(ABC):
         shared: the arrays that describe items or the network; a strategy decides which of them travel.
         private: the arrays of one user, which never leave its device.
         options_class: the backbone's own settings.
+        heads: how many logits a sample has; the loss is their sum.
+        reads_history: `private` has an entry `HISTORY` too, [k, r]: 1 where a row is one of the user's training
+            positives, else 0. All of them are among the rows.
     """
 
     options_class: type[Options] = Options
+    heads: int = 1
+    reads_history: bool = False
     shared: Specs
     private: Specs
 
@@ -50,7 +58,7 @@ class Backbone(ABC):
             shared: name -> [k, r, …] for arrays by item (r chosen rows, different ones for each user) and
                 [k, …] for the others.
         Returns:
-            [k, r] logits.
+            [k, heads r] logits, one head after another.
         """
 
     def forward(self, private: Tensors, shared: Tensors) -> tuple[Tensor, PullBack | None]:
@@ -59,7 +67,7 @@ class Backbone(ABC):
         Args:
             private, shared: as for `logits`.
         Returns:
-            [k, r] logits, and a function from ∂L/∂logits [k, r] to name -> ∂L/∂array [k, …]; None where nobody
+            [k, heads r] logits, and a function from ∂L/∂logits to name -> ∂L/∂array [k, …]; None where nobody
             wrote it down, and autograd is used.
         """
         return self.logits(private, shared), None
@@ -81,7 +89,7 @@ class Backbone(ABC):
         """Scores of every user for the whole catalogue.
 
         Args:
-            private: name -> [k, …].
+            private: name -> [k, …]; `HISTORY` is [k, m].
             shared: each array either once for all users, in its declared shape, or per user with a leading k.
         Returns:
             [k, m] logits.

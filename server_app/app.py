@@ -99,4 +99,5 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         },
         "seconds": {"total": seconds, "per_round": mean("seconds", "total")},
         "failures": sum(len(line["failures"]) for line in rounds),
+        **strategy.results(),
     }

@@ -9,6 +9,7 @@ from strategies.cf_fedsr_strategy import CFFedSR
 from strategies.fed3cr import Fed3CR
 from strategies.fedca_strategy import FedCA
 from strategies.fedrap import FedRAP
+from strategies.hetefedrec_strategy import HeteFedRec
 from strategies.local import Local
 from strategies.pfedrec import PFedRec
 
@@ -19,6 +20,7 @@ STRATEGIES: dict[str, type[BaseStrategy]] = {
     "fedavg": FedAvg,
     "fedca": FedCA,
     "fedrap": FedRAP,
+    "hetefedrec": HeteFedRec,
     "local": Local,
     "pfedrec": PFedRec,
 }

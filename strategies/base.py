@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays, Specs, exchanged, initial_shared
 from bouquet.catalogue import read_catalogue
 from bouquet.config import Options, RunConfig
-from bouquet.evaluation import summarise
+from bouquet.evaluation import flattened, summarise
 from bouquet.randomness import Purpose, generator
 from bouquet.records import message_bytes, pack, payload_bytes, unpack
 from bouquet.reporting.events import event
@@ -48,6 +48,7 @@ from strategies.selection import BestRound
 
 Extra = dict[str, NDArray[Any]]
 """What a method keeps beside shared arrays, by name."""
+T = TypeVar("T")
 
 
 class BaseStrategy(Strategy):
@@ -80,13 +81,24 @@ class BaseStrategy(Strategy):
     # -- what a method decides -----------------------------------------------------------------------------------
 
     def traveling(self, specs: Specs) -> Specs:
-        """Which of the model's shared arrays the server keeps and sends to all users alike; by default those that
-        the setting `exchange` says."""
+        """The shared arrays that the server keeps and sends to all alike; by default those that `exchange` says."""
         return exchanged(specs, self.config.only_embeddings)
 
     def returning(self, specs: Specs) -> Specs:
         """The arrays whose changes come back; by default those that travel."""
         return self.traveling(specs)
+
+    def initial(self, specs: Specs) -> Arrays:
+        """What a new run starts from."""
+        return initial_shared(specs, self.config.seed)
+
+    def meant_for(self, named: Mapping[str, T], users: NDArray[np.int64]) -> Mapping[str, T]:
+        """Those of the arrays that are sent to the nodes of these users; by default all."""
+        return named
+
+    def expected(self, content: RecordDict, specs: Specs) -> Specs:
+        """The arrays that a reply must change, out of those that come back; by default all."""
+        return specs
 
     def reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
         """What users tell beside their update: names and shapes for one user; -1 stands for any size."""
@@ -144,6 +156,10 @@ class BaseStrategy(Strategy):
     def finish(self) -> None:
         """Called once, after the last round."""
 
+    def results(self) -> dict[str, Any]:
+        """What `summary.json` says beside what it says of every method; called after `finish`."""
+        return {}
+
     def users_joined(self, count: int) -> None:
         """So many new users stand at the end of the roster; for methods that keep something of every user."""
 
@@ -171,7 +187,7 @@ class BaseStrategy(Strategy):
                 checkpoint_round=self.checkpoint_round,
                 users=self.roster.users[users],
                 trained=self.trained[users],
-                shared=shared,
+                shared=dict(self.meant_for(shared, users)),
                 personal=personal,
                 update=self.update,
                 weighting=self.weighting,
@@ -195,7 +211,7 @@ class BaseStrategy(Strategy):
             self._sent,
             replies,
             self.roster.users,
-            lambda content: TrainReply.decode(content, specs, self.update, reports),
+            lambda content: TrainReply.decode(content, self.expected(content, specs), self.update, reports),
             lambda users: most_train_bytes(specs, self.update, users, reports),
         )
         self.rounds.after(received)
@@ -226,7 +242,7 @@ class BaseStrategy(Strategy):
                 round=server_round,
                 users=self.roster.users[users],
                 trained=self.trained[users],
-                shared=shared,
+                shared=dict(self.meant_for(shared, users)),
                 personal=self.personal_to_evaluate(users),
             )
             self._sent.append(Sent(_message(request.encode(), node, EVALUATE, server_round), users))
@@ -258,13 +274,7 @@ class BaseStrategy(Strategy):
         self._record |= means
         self._record["node_seconds"]["evaluate"] = sum(reply.seconds for reply in received.replies)
         self._record["evaluation_failures"] = [vars(failure) for failure in received.failures]
-        flat: dict[str, Any] = {
-            f"{part}/{kind}/{name}": v
-            for part, sets in means.items()
-            for kind, m in sets.items()
-            for name, v in m.items()
-        }
-        return MetricRecord(flat)
+        return MetricRecord(dict(flattened(means)))
 
     def start(
         self,
@@ -295,7 +305,7 @@ class BaseStrategy(Strategy):
         self.prepare()
         self.rounds = Rounds(self, grid, catalogue)
         specs = self.traveling(self.roster.specs)
-        arrays = initial_arrays or pack(initial_shared(specs, self.config.seed))
+        arrays = initial_arrays or pack(self.initial(specs))
         if resumed:
             arrays = pack(self._restore(resumed))
         self.directory.begin(self.checkpoint_round)

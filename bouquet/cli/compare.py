@@ -167,12 +167,12 @@ def wide_console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
 
 
-def figure(value: float | None) -> str:
-    """A metric in three digits: '.123', '–' where there is none."""
+def figure(value: float | None, digits: int = 3) -> str:
+    """A metric in three digits, or more: '.123', '–' where there is none."""
     if value is None or np.isnan(value):
         return "–"
-    text = f"{abs(value):.3f}".removeprefix("0")
-    return f"−{text}" if value < 0 and text != ".000" else text
+    text = f"{abs(value):.{digits}f}".removeprefix("0")
+    return f"−{text}" if value < 0 and float(text) > 0 else text
 
 
 def probability(value: float) -> str:

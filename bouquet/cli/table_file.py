@@ -3,9 +3,11 @@
 title = "…"
 metrics = ["HR@10", "NDCG@10"]       # columns, for each of …
 candidates = ["full", "sampled-99"]  # … these candidate sets
+digits = 3                           # of metrics
 seeds = [0, 1, 2]
 against = "fedavg"                   # row of the paired tests; left out: no tests
-extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round
+extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round; HeteFedRec also has
+                                     # "groups" (the last metric, by group) and "collapse" (variance of singular values)
 part = "test"                        # which hidden items are ranked; "validation" for tables that settings come from
 
 [settings]                           # of all rows; `-c` goes over them
@@ -103,7 +105,8 @@ class TableFile(_Part):
     candidates: Annotated[list[str], Field(min_length=1)] = ["full", "sampled-99"]
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
     against: str = ""
-    extra: list[Literal["fairness", "traffic"]] = []
+    digits: Annotated[int, Field(ge=3, le=6)] = 3
+    extra: list[Literal["fairness", "traffic", "groups", "collapse"]] = []
     part: Literal["test", "validation"] = "test"
     settings: dict[str, Scalar] = {}
     rows: Annotated[list[Row], Field(min_length=1)]

@@ -48,7 +48,7 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
         raise DataError(f"No row of the table in {out} is complete.")
     columns = [(candidates, metric) for candidates in table.candidates for metric in table.metrics]
     tests = row_tests(table, results, columns)
-    main = _main_table(results, columns, table.extra)
+    main = _main_table(results, columns, table.extra, table.digits)
     parts = [f"# {table.title}", _protocol(table, results), main]
     parts += _notes(table, results)
     if tests:
@@ -129,29 +129,39 @@ def _title_of(dataset: str) -> str:
     return DATASETS[dataset].title if dataset in DATASETS else dataset
 
 
-EXTRA = {"fairness": "variance over users", "traffic": "bytes to the best round"}
+EXTRA = {
+    "fairness": "variance over users",
+    "traffic": "bytes to the best round",
+    "groups": "by group, smallest data first",
+    "collapse": "variance of singular values",
+}
 
 
-def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str]) -> str:
+def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str], digits: int) -> str:
     printed = {column for column in columns for result in results if _printed(result.row, column) is not None}
     header = [""]
     for candidates, metric in columns:
         header.append(f"{metric}, {candidates}")
         header += ["printed"] * ((candidates, metric) in printed)
-    header += ["best round", "down per user and round", "up", *(EXTRA[name] for name in extra)]
+    header += ["best round", "down per user and round", "up", *(EXTRA[name] for name in EXTRA if name in extra)]
     lines = []
     for result in results:
         line = [result.title]
         for column in columns:
-            line.append(_with_error(float(result.by_seed(column).mean()), result.seed_error(column)))
+            line.append(_with_error(float(result.by_seed(column).mean()), result.seed_error(column), digits))
             if column in printed:
-                line.append(figure(_printed(result.row, column)))
+                line.append(figure(_printed(result.row, column), digits))
         line += [result.best_rounds() or "–", kilobytes(result.bytes("down")), kilobytes(result.bytes("up"))]
         if "fairness" in extra:
             line.append(figure(result.fairness()))
         if "traffic" in extra:
             traffic = result.traffic()
             line.append("–" if traffic is None else f"{traffic / 1e6:,.1f} MB")
+        if "groups" in extra:
+            line.append(" / ".join(figure(value, digits) for value in result.by_group(columns[-1][1])) or "–")
+        if "collapse" in extra:
+            variance = result.singular_variance()
+            line.append("–" if variance is None else f"{variance:.3g}")
         lines.append(line)
     return _markdown(header, lines)
 
@@ -179,7 +189,8 @@ def _test_table(table: TableFile, results: Sequence[RowResult], columns: Sequenc
         line = [result.title]
         for column in columns:
             difference, adjusted = tests[column][result.row.name]
-            line.append(f"{_with_error(difference.mean, difference.standard_error)}, p {probability(adjusted)}")
+            shown = _with_error(difference.mean, difference.standard_error, table.digits)
+            line.append(f"{shown}, p {probability(adjusted)}")
         lines.append(line)
     sentence = (
         f"Difference to {against.title}, user by user: each user's seeds are averaged, ± is one standard error over "
@@ -227,8 +238,8 @@ def _printed(row: Row, column: Column) -> float | None:
     return row.printed.get(candidates, {}).get(metric)
 
 
-def _with_error(value: float, error: float) -> str:
-    return figure(value) if np.isnan(error) else f"{figure(value)} ± {figure(error)}"
+def _with_error(value: float, error: float, digits: int) -> str:
+    return figure(value, digits) if np.isnan(error) else f"{figure(value, digits)} ± {figure(error, digits)}"
 
 
 def _number(value: float | None) -> str:

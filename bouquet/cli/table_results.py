@@ -79,6 +79,16 @@ class RowResult:
             return None
         return float(np.mean([run.summary["bytes"]["to_best_round"] for run in self.runs]))
 
+    def by_group(self, metric: str) -> list[float]:
+        """A test metric over the full catalogue in each group of users, averaged over seeds; empty without groups."""
+        runs = [[group["test"][metric] for group in run.summary.get("groups", [])] for run in self.runs]
+        return [float(np.mean(values)) for values in zip(*runs, strict=True)]
+
+    def singular_variance(self) -> float | None:
+        """Of the covariance of the largest item table, averaged over seeds; None where there is none."""
+        found = [run.summary.get("singular_variance") for run in self.runs]
+        return None if None in found else float(np.mean(found))  # type: ignore[arg-type]
+
     def best_rounds(self) -> str:
         """The round that was best on validation, by seed."""
         return "" if self.row.centralized else ", ".join(str(run.summary["best_round"]) for run in self.runs)

@@ -9,7 +9,7 @@ from bouquet.evaluation.overlap import rank_biased_overlap
 from bouquet.evaluation.ranks import Ranks, rank_full, rank_sampled
 from bouquet.evaluation.significance import PairedDifference, holm, paired_test
 from bouquet.evaluation.spectra import information_abundance, singular_value_variance, singular_values
-from bouquet.evaluation.summary import evaluated_users, fairness, metric_values, standard_error, summarise
+from bouquet.evaluation.summary import evaluated_users, fairness, flattened, metric_values, standard_error, summarise
 
 __all__ = [
     "CANDIDATE_SETS",
@@ -22,6 +22,7 @@ __all__ = [
     "evaluate_users",
     "evaluated_users",
     "fairness",
+    "flattened",
     "holm",
     "information_abundance",
     "metric_values",

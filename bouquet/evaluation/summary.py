@@ -47,6 +47,16 @@ def standard_error(values: NDArray[np.float64]) -> Summary:
     return _by_name(values, lambda column: float(column.std(ddof=1) / np.sqrt(len(column))), least=2)
 
 
+def flattened(means: Summary) -> dict[str, float]:
+    """The same means as part/candidate set/metric -> value."""
+    return {
+        f"{part}/{kind}/{name}": value
+        for part, sets in means.items()
+        for kind, metrics in sets.items()
+        for name, value in metrics.items()
+    }
+
+
 def fairness(values: NDArray[np.float64]) -> dict[str, Any]:
     """How unequally users are served: the variance over users of their performance HR@10 + NDCG@10.
 

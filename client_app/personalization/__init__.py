@@ -15,8 +15,9 @@ from client_app.personalization.cf_fedsr import InterestsAndTuning
 from client_app.personalization.fed3cr import EnhancedConsensus
 from client_app.personalization.fedca import MixedTable
 from client_app.personalization.finetuned import FineTunedTable
+from client_app.personalization.hetefedrec import Decorrelation
 from client_app.personalization.plgc import LocalGlobalCollaboration
-from models import Backbone
+from models import BACKBONES, Backbone, SequenceBackbone
 
 PERSONALIZATIONS: dict[str, type[Personalization] | None] = {
     "none": None,
@@ -30,6 +31,7 @@ DEVICE_SIDES: dict[str, type[Personalization]] = {
     "fed3cr": EnhancedConsensus,
     "fedca": MixedTable,
     "fedrap": AdditiveTable,
+    "hetefedrec": Decorrelation,
     "pfedrec": FineTunedTable,
 }
 """Strategies that come with a device side."""
@@ -50,6 +52,13 @@ def check_combination(config: RunConfig) -> None:
             f"{config.strategy} already decides how a device uses its item table, so it cannot be combined with "
             f"personalization '{config.personalization}'. Choose one of them."
         )
+    if config.strategy == "hetefedrec":
+        if issubclass(lookup(BACKBONES, "backbone", config.backbone), SequenceBackbone):
+            raise ConfigError(
+                f"hetefedrec has no models of different sizes for {config.backbone}; use ncf or lightgcn."
+            )
+        if config.exchange == "embedding":
+            raise ConfigError("hetefedrec's networks belong to a size and travel with it, so exchange must be 'all'.")
     if plug_in is not None and config.strategy == "local":
         raise ConfigError(
             f"With strategy 'local' no item table is shared, and personalization '{config.personalization}' works on "

@@ -117,6 +117,12 @@ class Batch:
         """[k] samples of each user; 1 for users without any, so that one can divide by it."""
         return self.size.clamp(min=1)
 
+    def for_heads(self, heads: int) -> Batch:
+        """The same samples once for each head of the backbone, one head after another."""
+        if heads == 1:
+            return self
+        return replace(self, positive=self.positive.repeat(1, heads), negative=self.negative.repeat(1, heads))
+
     def pick(self, table: Tensor) -> Tensor:
         """[k, b, …] the entries' rows of a table [k, R, …]."""
         if self.rows is None:

@@ -12,7 +12,7 @@ from bouquet.ragged import Ragged, positions
 from client_app.personalization.base import Batch, Tensors, Working
 from client_app.training.sequences import SequenceBatch
 from client_app.training.task import LocalTask
-from models import SequenceBackbone
+from models import HISTORY, SequenceBackbone
 
 
 def losses(task: LocalTask, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensor, Tensor]:
@@ -31,11 +31,17 @@ def losses(task: LocalTask, arrays: Tensors, batch: Batch, working: Working) -> 
     if isinstance(batch, SequenceBatch):
         assert isinstance(backbone, SequenceBackbone)
         logits = batch.logits(backbone, {name: seen[name] for name in backbone.shared})
+    elif backbone.reads_history:
+        # All rows: a history is whole, whatever part of it is in the batch.
+        private[HISTORY] = working.positive
+        logits = backbone.logits(private, {name: seen[name] for name in backbone.shared})
+        by_row = logits.unflatten(1, (backbone.heads, -1)).transpose(1, 2)
+        logits = batch.pick(by_row).transpose(1, 2).flatten(1)
     else:
         shared = {n: batch.pick(seen[n]) if spec.by_item else seen[n] for n, spec in backbone.shared.items()}
         logits = backbone.logits(private, shared)
     size = batch.size.clamp(min=1)
-    recommendation = sample_losses(logits, batch) / size
+    recommendation = sample_losses(logits, batch.for_heads(backbone.heads)) / size
     added = torch.zeros_like(recommendation)
     for method in task.personalizations:
         penalty = method.penalty(arrays, seen, batch, working)
@@ -56,7 +62,7 @@ def working_rows(task: LocalTask, users: NDArray[np.int64], rows: Ragged, device
         users: [c] positions in the task.
         rows: [c] rows of items, those that are worked on.
     """
-    if not task.personalizations:  # then nobody asks
+    if not task.personalizations and not task.backbone.reads_history:  # then nobody asks
         nothing = torch.zeros(len(users), 0, device=device)
         return Working(nothing, nothing, nothing, {}, task.round)
     width = int(rows.lengths.max(initial=0))

@@ -24,7 +24,7 @@ from client_app.personalization.base import Batch, Changes, Tensors, Working
 from client_app.training.objective import losses, sample_losses, working_rows
 from client_app.training.sequences import newest, samples_of, sequence_batch
 from client_app.training.task import LocalTask, batch_order
-from models import SequenceBackbone
+from models import HISTORY, SequenceBackbone
 
 # Chunks that fit the second-level cache are fastest; see benchmarks.
 CHUNK_VALUES = 250_000
@@ -147,10 +147,13 @@ class Chunk:
                 seen = found_way[0]
                 pulls.append(found_way[1])
             private = {name: seen[name] for name in backbone.private}
+            if backbone.reads_history:
+                private[HISTORY] = working.positive
             shared = {name: seen[name] for name in backbone.shared}
             logits, pull_back = backbone.forward(private, shared)
             if pull_back is None:
                 return self._step_by_autograd(arrays, weights, step, batch, working)
+            batch = batch.for_heads(backbone.heads)
             if with_loss:
                 found = sample_losses(logits, batch).double()
             slope = (batch.samples * torch.sigmoid(logits)).sub_(batch.positive).div_(batch.count.unsqueeze(1))

@@ -163,6 +163,43 @@ def test_only_some_rows(tmp_path, bouquet):
     assert bouquet(*arguments, "popularty").err.startswith("There is no row 'popularty'. Did you mean 'popularity'?")
 
 
+GROUPED_TABLE = """
+title = "Groups"
+metrics = ["Recall@20", "NDCG@20"]
+candidates = ["full"]
+digits = 4
+seeds = [0]
+extra = ["collapse", "groups"]
+
+[settings]
+split = "ratio"
+num-server-rounds = 1
+min-interactions = 60
+
+[[rows]]
+name = "fedavg"
+
+[[rows]]
+name = "hetefedrec"
+settings = {strategy = "hetefedrec", hetefedrec-sizes = "2,3,4"}
+"""
+
+
+def test_groups_and_collapse_have_columns_where_a_method_knows_them(tmp_path):
+    """In the order of the header, whatever the order in the file; four digits as asked for."""
+    (tmp_path / "table.toml").write_text(GROUPED_TABLE)
+    ended = finish(start("table", "table.toml", "--out", "out", "--engine", "local", cwd=tmp_path, home=tmp_path))
+    assert ended.status == 0, ended.err
+    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("|")]
+    assert cells[0][-3:-1] == ["by group, smallest data first", "variance of singular values"]
+    assert cells[2][-3:-1] == ["–", "–"]
+    summary = RunDirectory(tmp_path / "out" / "cells" / "hetefedrec" / "seed-0").read_summary()
+    by_group = " / ".join(f"{group['test']['NDCG@20']:.4f}".removeprefix("0") for group in summary["groups"])
+    assert cells[3][-3:-1] == [by_group, f"{summary['singular_variance']:.3g}"]
+    assert cells[3][3] == f"{summary['test']['full']['NDCG@20']:.4f}".removeprefix("0")
+
+
 def test_a_second_table_in_the_same_folder_is_refused(copied, bouquet):
     file, out = copied
     with (out / ".lock").open("w") as lock:

@@ -49,6 +49,7 @@ def small_settings(folder: Path, **changes: Scalar) -> dict[str, Scalar]:
         "evaluate-every": 2,
         "checkpoint-every": 2,
         "embedding-size": 4,
+        "hetefedrec-sizes": "2,3,4",
         "batch-size": 32,
         "node-timeout": 60.0,
     }

@@ -107,9 +107,10 @@ def test_small_groups_are_not_told():
 def test_runs_that_cannot_be_looked_at(tmp_path):
     with pytest.raises(ConfigError, match="no checkpoint"):
         diagnose_command(run_of(tmp_path / "a", strategy="fcf", checkpoint_every=0).path, "")
-    directory = run_of(tmp_path / "b", strategy="fedca")
-    with pytest.raises(ConfigError, match="not at sequence models, nor at fedca"):
-        diagnose_command(directory.path, "")
+    for strategy in ("fedca", "hetefedrec"):
+        directory = run_of(tmp_path / strategy, strategy=strategy)
+        with pytest.raises(ConfigError, match="not at sequence models, fedca or hetefedrec"):
+            diagnose_command(directory.path, "")
     directory = run_of(tmp_path / "c", strategy="fcf")
     with pytest.raises(ConfigError, match="There is no heat map"):
         diagnose_command(directory.path, "7")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bouquet.arrays import ArraySpec
 from bouquet.engines.local import LocalGrid
 from bouquet.wire import TRAIN, TrainReply, TrainRequest
 from strategies import STRATEGIES
@@ -64,19 +65,20 @@ def test_the_update_of_a_shard_is_the_sum_over_its_users(tmp_path, strategy):
     for nodes, log in logs.items():
         settings = small_settings(tmp_path, strategy=strategy, num_server_rounds=1)
         run_here(tmp_path / str(nodes), settings, nodes, Recording, log=log)
-    totals = {}
+    totals, weights = {}, {}
     for nodes, log in logs.items():
-        replies = trained(log)
-        total, weight = np.zeros(log[-1][0].content["shared"]["item_embedding"].shape), 0.0
-        for reply in replies:
-            packed = reply.sums["item_embedding"]
-            rows = slice(None) if packed.rows is None else packed.rows
-            total[rows] += reply.factor * packed.values
-            weight += reply.weight
-        totals[nodes] = total, weight
-        assert packed.values.dtype == (np.float64 if nodes == 1 else np.float32)
-    np.testing.assert_allclose(totals[40][0], totals[1][0], atol=1e-4 * np.abs(totals[1][0]).max())
-    assert totals[40][1] == totals[1][1]
+        total, weights[nodes] = {}, 0.0
+        for reply in trained(log):
+            weights[nodes] += reply.weight
+            for name, packed in reply.sums.items():
+                rows = slice(None) if packed.rows is None else packed.rows
+                total.setdefault(name, np.zeros(shape_of(log, name)))[rows] += reply.factor * packed.values
+                assert packed.values.dtype == (np.float64 if nodes == 1 else np.float32)
+        totals[nodes] = total
+    assert totals[40].keys() == totals[1].keys()
+    for name, values in totals[1].items():
+        np.testing.assert_allclose(totals[40][name], values, atol=1e-4 * np.abs(values).max())
+    assert weights[40] == weights[1]
 
 
 def test_the_bytes_of_a_user_are_the_bytes_of_its_own_message(tmp_path):
@@ -94,13 +96,15 @@ def trained(log):
     replies = []
     for message, reply in log:
         if message.metadata.message_type == TRAIN:
-            specs = {name: _spec(message, name) for name in message.content["shared"]}
+            sent = message.content["shared"]
+            specs = {name: ArraySpec(tuple(sent[name].shape), by_item="item_embedding" in name) for name in sent}
             assert TrainRequest.decode(message.content, specs).round == 1
-            replies.append(TrainReply.decode(reply.content, specs, "sum"))
+            reports = {"seconds": ()} if "reports" in reply.content else {}
+            replies.append(TrainReply.decode(reply.content, specs, "sum", reports))
     return replies
 
 
-def _spec(message, name="item_embedding"):
-    from bouquet.arrays import ArraySpec
-
-    return ArraySpec(tuple(message.content["shared"][name].shape), by_item=name == "item_embedding")
+def shape_of(log, name):
+    """The shape of a shared array that travelled."""
+    sent = [message.content["shared"] for message, _ in log if message.metadata.message_type == TRAIN]
+    return next(tuple(shared[name].shape) for shared in sent if name in shared)

@@ -33,7 +33,7 @@ def assert_equal_runs(found: RunDirectory, expected: RunDirectory, exact=True):
     assert [line["round"] for line in found.rounds()] == [line["round"] for line in expected.rounds()]
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "local", "fed3cr", *PLUG_INS])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "fed3cr", "hetefedrec", "local", *PLUG_INS])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_five_rounds_and_five_more_are_ten(tmp_path, strategy, fraction):
     settings = small_settings(

@@ -1,0 +1,179 @@
+"""Users of one node in groups, each with shared arrays, and so a model, of its own size.
+
+On the wire an array of group g is called `g/name`, and a personal array `group` says which group each user was given.
+A node trains the users of a group together, as if there were no others, and adds up what they changed by group. Private
+arrays are kept at the largest size and used as far as the group's model reaches: a user that moves up to a larger size
+goes on with what it has learned, and what lies behind is fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.arrays import Specs
+from bouquet.config import RunConfig, Scalar, lookup, own
+from bouquet.errors import WireError
+from bouquet.methods.hetefedrec import HeteFedRecOptions
+from bouquet.records import PackedArray
+from bouquet.wire import EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
+from client_app.personalization import device_methods
+from client_app.personalization.base import Personalization
+from client_app.state import PrivateState, Values
+from models import BACKBONES, Backbone, NestedBackbone
+
+Request = TypeVar("Request", TrainRequest, EvaluateRequest)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the users of one group train.
+
+    Attributes:
+        backbone: the model.
+        methods: what stands between the arrays that travel and the backbone.
+    """
+
+    backbone: Backbone
+    methods: tuple[Personalization, ...]
+
+    @property
+    def shared(self) -> Specs:
+        """The arrays that may travel."""
+        specs = dict(self.backbone.shared)
+        for method in self.methods:
+            specs |= method.shared
+        return specs
+
+
+def models_of(config: RunConfig, settings: Mapping[str, Scalar], num_items: int) -> tuple[Model, ...]:
+    """The model of a run, or of each of its groups, smallest first.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+    """
+    kind = lookup(BACKBONES, "backbone", config.backbone)
+    mine = own(settings, kind.options_class)
+    if config.strategy != "hetefedrec":
+        backbone = kind(num_items, config, mine)
+        return (Model(backbone, device_methods(config, settings, backbone)),)
+    options = own(settings, HeteFedRecOptions)
+    sizes = [kind(num_items, config.model_copy(update={"embedding_size": width}), mine) for width in options.widths]
+    backbones = [
+        NestedBackbone(sizes[: place + 1]) if options.dual_task and place > 0 else size
+        for place, size in enumerate(sizes)
+    ]
+    return tuple(Model(backbone, device_methods(config, settings, backbone)) for backbone in backbones)
+
+
+class Prefixes:
+    """The private state of one group: the first part of arrays that are kept at the largest size.
+
+    Args:
+        state: of all groups.
+        specs: the group's private arrays.
+    """
+
+    def __init__(self, state: PrivateState, specs: Specs) -> None:
+        self._state = state
+        self._part = {name: tuple(slice(0, size) for size in spec.shape) for name, spec in specs.items()}
+
+    def read(
+        self,
+        positions: NDArray[np.int64],
+        before: int,
+        trained: NDArray[np.bool_],
+        unread: Collection[str] = (),
+    ) -> Values:
+        """As `PrivateState.read`."""
+        whole = self._state.read(positions, before, trained, unread)
+        return {name: np.ascontiguousarray(whole[name][:, *part]) for name, part in self._part.items()}
+
+    def write(self, positions: NDArray[np.int64], round_: int, checkpoint_round: int, values: Values) -> None:
+        """As `PrivateState.write`; what lies behind the group's size stays as it was."""
+        whole = self._state.read(positions, round_, np.zeros(len(positions), dtype=bool))
+        for name, part in self._part.items():
+            whole[name][:, *part] = values[name]
+        self._state.write(positions, round_, checkpoint_round, whole)
+
+
+def split(request: Request, specs: Sequence[Specs]) -> list[tuple[int, NDArray[np.int64], Request]]:
+    """One request for each group that has users in it.
+
+    Args:
+        specs: the shared arrays of each group.
+    Returns:
+        for each of these groups its number, its users' places in the request, and a request as an ungrouped node
+        gets it.
+    Raises:
+        WireError: users have no group, or the arrays of theirs did not come.
+    """
+    groups = request.personal.get("group")
+    if groups is None or groups.dtype != np.int64 or groups.shape != request.users.shape:
+        raise WireError("the personal array 'group' should be int64, with the group of each user")
+    if len(groups) and not 0 <= groups.min() <= groups.max() < len(specs):
+        raise WireError(f"a user was given group {groups.max()} (or one below 0), and this run has {len(specs)} groups")
+    parts = []
+    for group in np.unique(groups).tolist():
+        places = np.flatnonzero(groups == group)
+        came = {name for name in request.shared if name.startswith(f"{group}/")}
+        if request.shared and came != {f"{group}/{name}" for name in specs[group]}:
+            key = int(request.users[places[0]])
+            raise WireError(f"user {key:016x} was given group {group}, and the arrays of that group did not come")
+        part = replace(
+            request,
+            users=request.users[places],
+            trained=request.trained[places],
+            shared={name.partition("/")[2]: request.shared[name] for name in sorted(came)},
+            personal={name: values[places] for name, values in request.personal.items() if name != "group"},
+        )
+        parts.append((group, places, part))
+    return parts
+
+
+def join_training(request: TrainRequest, parts: Sequence[tuple[int, NDArray[np.int64], TrainReply]]) -> TrainReply:
+    """One reply from those of the groups: sums by group, and each user's share of its group's time."""
+    replies = [reply for _, _, reply in parts]
+    sums: dict[str, PackedArray] = {}
+    for group, _, reply in parts:
+        for name, packed in reply.sums.items():
+            values = packed.values if len(parts) == 1 else reply.factor * packed.values.astype(np.float64)
+            sums[f"{group}/{name}"] = PackedArray(packed.rows, values)
+    return TrainReply(
+        users=request.users,
+        loss=_joined(parts, lambda reply: reply.loss),
+        upload_bytes=_joined(parts, lambda reply: reply.upload_bytes),
+        sums=sums,
+        factor=replies[0].factor if len(parts) == 1 else 1.0,
+        weight=sum(reply.weight for reply in replies),
+        reports={
+            "seconds": _joined(parts, lambda reply: np.full(len(reply.users), reply.seconds / len(reply.users), "f4"))
+        },
+        seconds=sum(reply.seconds for reply in replies),
+    )
+
+
+def join_evaluation(
+    request: EvaluateRequest, parts: Sequence[tuple[int, NDArray[np.int64], EvaluateReply]]
+) -> EvaluateReply:
+    """One reply from those of the groups."""
+    seconds = sum(reply.seconds for _, _, reply in parts)
+    return EvaluateReply(users=request.users, metrics=_joined(parts, lambda reply: reply.metrics), seconds=seconds)
+
+
+Reply = TypeVar("Reply", TrainReply, EvaluateReply)
+
+
+def _joined(
+    parts: Sequence[tuple[int, NDArray[np.int64], Reply]], values: Callable[[Reply], NDArray[np.generic]]
+) -> NDArray[Any]:
+    """Values of users, back in the order of the request."""
+    places = np.concatenate([places for _, places, _ in parts])
+    together = np.concatenate([values(reply) for _, _, reply in parts])
+    joined = np.empty_like(together)
+    joined[places] = together
+    return joined
