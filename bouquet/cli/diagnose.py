@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bouquet.cli.settings import resolve
+from bouquet.cli.settings import option_classes, read_config_file
+from bouquet.config import defaults
 from bouquet.errors import ConfigError
 from bouquet.randomness import user_keys
 from bouquet.reporting.run_directory import RunDirectory
@@ -30,7 +31,7 @@ def diagnose_command(path: Path, consenting: str) -> None:
     """
     directory = RunDirectory(path)
     directory.read_summary()
-    settings = resolve(directory.config, [])
+    settings = defaults(option_classes()) | read_config_file(directory.config)
     settings["state-dir"] = str(settings["state-dir"] or directory.nodes.absolute())
     checkpoint, nodes = load_checkpoint(directory.checkpoints), directory.engine().get("nodes")
     if checkpoint is None or not nodes:
