@@ -1,5 +1,5 @@
 """Users trained per second on one core, by backend: `python -m benchmarks.local_training [--quick] [--json]`,
-of matrix factorisation or, with `--backbone ncf`, of another model.
+of matrix factorisation or, with `--backbone ncf`, of another model, and with `--method plgc` of a device-side method.
 
 All backends train from the same start with the same negatives, in turn within each repetition, so that a slow moment
 of the machine meets all of them. Time is processor time of one thread, which other programs on the machine change
@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -27,7 +28,10 @@ from benchmarks.machine import describe_machine
 from benchmarks.shapes import Shape, shape
 from benchmarks.tables import markdown
 from bouquet.arrays import initial_private, initial_shared
-from bouquet.config import ModelOptions, TrainingOptions
+from bouquet.cli.settings import option_classes
+from bouquet.config import ModelOptions, RunConfig, Scalar, TrainingOptions, defaults, own
+from client_app.personalization import device_methods
+from client_app.personalization.base import Given
 from client_app.training import BACKENDS, LocalTask
 from data_partition import training_negatives
 from models import BACKBONES
@@ -37,6 +41,15 @@ LOCAL_EPOCHS = 10
 SAMPLES = {"loop": 48, "torch": 480}
 # Under SGD the defaults; under Adam what FedCA's paper uses, because the defaults make it diverge.
 RATES: dict[str, dict[str, float]] = {"sgd": {}, "adam": {"learning_rate": 0.01, "user_learning_rate": 0.0}}
+
+# Device-side methods that can be measured, with the settings that bring them in.
+METHODS: dict[str, dict[str, Scalar]] = {
+    "ace": {"strategy": "fcf", "personalization": "ace"},
+    "fed3cr": {"strategy": "fed3cr"},
+    "fedrap": {"strategy": "fedrap", "fedrap-lambda": 0.1, "fedrap-mu": 0.1},
+    "pfedrec": {"strategy": "pfedrec"},
+    "plgc": {"strategy": "fcf", "personalization": "plgc"},
+}
 
 
 def make_task(
@@ -63,6 +76,64 @@ def make_task(
         shared=initial_shared(backbone.shared, 0),
         private={"user_embedding": initial_private("user_embedding", spec, 0, keys)},
     )
+
+
+def make_method_task(
+    data: Shape, users: NDArray[np.int64], embedding_size: int, batch_size: int, optimizer: str, method: str
+) -> LocalTask:
+    """As `make_task`, with a device-side method and the arrays that it adds, all at their initial values."""
+    plain = make_task(data, users, embedding_size, batch_size, optimizer)
+    given_settings: dict[str, Scalar] = {**METHODS[method], "embedding-size": embedding_size, "init-scale": 0.1}
+    settings = defaults(option_classes()) | given_settings
+    methods = device_methods(own(settings, RunConfig), settings, plain.backbone)
+    shared, private, kept = dict(plain.shared), dict(plain.private), frozenset[str]()
+    for part in methods:
+        shared |= initial_shared(part.shared, 0)
+        private |= {name: initial_private(name, spec, 0, plain.users) for name, spec in part.private.items()}
+        kept |= part.kept
+    private |= {name: np.repeat(shared[name][None], len(users), axis=0) for name in kept}
+    given = Given(shared, {name: values.astype(np.float32) for name, values in private.items()})
+    for part in methods:
+        given = part.start(given, {}, np.zeros(len(users), bool))
+    return replace(
+        plain,
+        shared=given.shared,
+        private=given.own,
+        reported=given.reported,
+        frozen=given.frozen,
+        anchors=given.anchors,
+        personalizations=tuple(part for part in methods if part.in_loss),
+    )
+
+
+def measure_methods(methods: Sequence[str], embedding_size: int = 16, repetitions: int = 3) -> list[dict[str, Any]]:
+    """Each device-side method on MovieLens-100K: the same users trained by the loop and stacked, in turn."""
+    torch.set_num_threads(1)
+    data = shape("ml-100k")
+    users = spread(data.histories.train.lengths, SAMPLES["loop"])
+    rows = []
+    for method in methods:
+        task = make_method_task(data, users, embedding_size, 2048, "sgd", method)
+        times: dict[str, list[float]] = {"loop": [], "torch": []}
+        for repetition in range(repetitions + 1):  # the first warms up
+            for backend, found in times.items():
+                private = {name: values.copy() for name, values in task.private.items()}
+                taken = seconds(backend, replace(task, private=private))
+                found += [taken] if repetition else []
+        ratios = [loop / torch_ for loop, torch_ in zip(times["loop"], times["torch"], strict=True)]
+        rows.append(
+            {
+                "shape": "ml-100k",
+                "real_data": data.real,
+                "method": method,
+                "embedding_size": embedding_size,
+                "users": len(users),
+                "users_per_second": round(len(users) / statistics.median(times["torch"]), 1),
+                "ratio_to_loop": round(statistics.median(ratios), 2),
+                "ratio_to_loop_min": round(min(ratios), 2),
+            }
+        )
+    return rows
 
 
 def seconds(backend: str, task: LocalTask, clock: Callable[[], float] = time.process_time) -> float:
@@ -178,9 +249,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few combinations, under a minute")
     parser.add_argument("--backbone", choices=sorted(BACKBONES), default="mf", help="the model that is trained")
+    parser.add_argument("--method", choices=sorted(METHODS), action="append", help="a device-side method, on mf")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     options = parser.parse_args(arguments)
-    rows = (quick if options.quick else full)(options.backbone)
+    plain = quick if options.quick else full
+    rows = measure_methods(options.method) if options.method else plain(options.backbone)
     if options.json:
         json.dump(rows, sys.stdout, indent=2)
         print()

@@ -71,9 +71,9 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes) ->
     asked = host.positions(request.users)
     collector: SumCollector | RowsCollector | None = None
     reports: list[dict[str, NDArray[np.float32]]] = []
-    for block in _blocks(host, request.shared, len(asked)):
+    for block in blocks_of(host, request.shared, len(asked)):
         positions, users = asked[block], request.users[block]
-        given = _given(host, request, state, block, positions, "start")
+        given = given_to(host, request, state, block, positions, "start")
         collector = collector or _collector(host, request, given, asked)
         task = local_task(host, given, positions, request.round)
         judged = [method for method in host.methods if method.needs_validation]
@@ -105,13 +105,13 @@ def _state_of_all(host: Host, request: TrainRequest | EvaluateRequest) -> Privat
     return host.state(request.series, host.model_specs if request.shared else {})
 
 
-def _given(
+def given_to(
     host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
     positions: NDArray[np.int64], purpose: Literal["start", "deploy"],
 ) -> Given:  # fmt: skip
     """What some users start training from, or recommend with."""
     before = request.round if purpose == "start" else request.round + 1
-    unread = frozenset().union(*(method.replaced for method in host.methods)) if purpose == "start" else frozenset()
+    unread = unread_at_start(host) if purpose == "start" else frozenset[str]()
     given = Given(request.shared, state.read(positions, before, request.trained[block], unread))
     personal = {name: values[block] for name, values in request.personal.items()}
     if personal and not host.methods:
@@ -119,6 +119,12 @@ def _given(
     for method in host.methods:
         given = getattr(method, purpose)(given, personal, ~request.trained[block])
     return given
+
+
+def unread_at_start(host: Host) -> frozenset[str]:
+    """The users' own versions that nobody starts training from; a plug-in may want what the base method does not."""
+    wanted = frozenset[str]().union(*(method.kept - method.replaced for method in host.methods))
+    return frozenset[str]().union(*(method.replaced for method in host.methods)) - wanted
 
 
 def _collector(
@@ -149,9 +155,9 @@ def _evaluate(host: Host, request: EvaluateRequest, state: PrivateState | Prefix
     asked = host.positions(request.users)
     metrics = []
     reports: list[dict[str, NDArray[np.float32]]] = []
-    for block in _blocks(host, request.shared, len(asked)):
+    for block in blocks_of(host, request.shared, len(asked)):
         positions = asked[block]
-        given = _given(host, request, state, block, positions, "deploy")
+        given = given_to(host, request, state, block, positions, "deploy")
         own_rows = None
         reports.append({})
         for method in host.methods:
@@ -175,7 +181,7 @@ def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
     return protect(changes, host.config, users, positives, task.num_items, host.draw_seed, task.round)
 
 
-def _blocks(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
+def blocks_of(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
     """Slices of the asked users whose private arrays fit the memory that we allow ourselves."""
     own = [spec.size for spec in host.private_specs(shared).values()]
     if any(method.tuning is not None for method in host.methods):  # then every user has its own network for a while

@@ -76,7 +76,7 @@ def scorer(
     def viewed(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         arrays = {name: values.expand(len(rows), *values.shape) for name, values in common.items()}
         arrays |= {name: _rows(values, rows) for name, values in own.items()}
-        working = _whole_catalogue(backbone, methods, positives.take(rows), round_)
+        working = whole_catalogue(backbone, methods, positives.take(rows), round_)
         with torch.inference_mode():
             seen = arrays
             for method in methods:
@@ -158,7 +158,8 @@ def _read(backbone: SequenceBackbone, shared: Tensors, histories: Ragged, mine: 
     return backbone.read(shared, embedded, torch.from_numpy(np.maximum(histories.lengths, 1)))
 
 
-def _whole_catalogue(backbone: Backbone, methods: Sequence[Personalization], positives: Ragged, round_: int) -> Working:
+def whole_catalogue(backbone: Backbone, methods: Sequence[Personalization], positives: Ragged, round_: int) -> Working:
+    """The whole catalogue as the rows that k users work on; positives [k] rows of training items."""
     k, m = len(positives), _num_items(backbone)
     return Working(
         items=torch.arange(m).expand(k, m),

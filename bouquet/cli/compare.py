@@ -48,9 +48,9 @@ class Finished:
     users: Words
     values: NDArray[np.float64]
 
-    def per_user(self, candidates: str, metric: str) -> NDArray[np.float64]:
-        """[n] one metric on the test part, NaN for users that were not evaluated."""
-        return metric_values(self.values, "test", candidates, metric)
+    def per_user(self, candidates: str, metric: str, part: str = "test") -> NDArray[np.float64]:
+        """[n] one metric on the test or the validation part, NaN for users that were not evaluated."""
+        return metric_values(self.values, part, candidates, metric)
 
 
 def completed_summary(path: Path) -> dict[str, Any]:

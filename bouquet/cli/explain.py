@@ -13,7 +13,7 @@ from bouquet.cli.compare import table_of, wide_console
 from bouquet.cli.settings import option_classes
 from bouquet.config import Options, RunConfig, did_you_mean
 from bouquet.errors import ConfigError
-from client_app.personalization import PERSONALIZATIONS
+from client_app.personalization import DEVICE_SIDES, PERSONALIZATIONS
 from data_partition import DATASETS
 from models import BACKBONES
 from strategies import STRATEGIES
@@ -121,7 +121,7 @@ def _parts(options: type[Options]) -> list[type[Options]]:
 def _owners(options: type[Options]) -> tuple[str, ...]:
     return tuple(
         f"{kind} {name}"
-        for kind, table in METHODS.items()
+        for kind, table in (*METHODS.items(), ("strategy", DEVICE_SIDES))
         for name, method in sorted(table.items())
         if getattr(method, "options_class", None) is options
     )

@@ -78,6 +78,19 @@ def report(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder
 
 
 @app.command()
+def diagnose(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, with its private state.")],
+    consenting: Annotated[
+        str, typer.Option("--consenting-user", help="A user who agreed to show its heat map of two views.")
+    ] = "",
+) -> None:
+    """Spectra, information abundance and overlap of item tables, as means over users."""
+    from bouquet.cli.diagnose import diagnose_command
+
+    diagnose_command(directory, consenting)
+
+
+@app.command()
 def explain(key: Annotated[str, typer.Argument(metavar="[KEY]", help="A setting; left out: all.")] = "") -> None:
     """What a setting means, its default and what it can be."""
     from bouquet.cli.explain import explain_command

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bouquet.config import DataOptions, Options, RunConfig, Scalar, check, defaults, lookup
 from bouquet.errors import ConfigError
@@ -59,12 +60,13 @@ def validate(given: Mapping[str, Scalar]) -> None:
     if config.resume and config.out:
         raise ConfigError("A resumed run goes on in its own folder; leave out 'out' or 'resume'.")
     own_keys = keys_of(config)
-    methods = {**STRATEGIES, **PERSONALIZATIONS, **BACKBONES}
+    methods: list[tuple[str, Any]]
+    methods = [*STRATEGIES.items(), *DEVICE_SIDES.items(), *PERSONALIZATIONS.items(), *BACKBONES.items()]
     everything = defaults(option_classes())
     for key, value in given.items():
         # A results folder may list what other methods have, at their defaults.
         if key not in own_keys and key not in RunConfig().to_flat() and value != everything[key]:
-            owners = sorted(n for n, m in methods.items() if m is not None and key in m.options_class().to_flat())
+            owners = sorted({n for n, m in methods if m is not None and key in m.options_class().to_flat()})
             chosen = [config.strategy, config.backbone, config.personalization]
             uses = ", ".join(name for name in chosen if name != "none")
             raise ConfigError(f"'{key}' is a setting of {', '.join(owners)}, and this run uses {uses}.")

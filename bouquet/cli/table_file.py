@@ -8,6 +8,7 @@ seeds = [0, 1, 2]
 against = "fedavg"                   # row of the paired tests; left out: no tests
 extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round; HeteFedRec also has
                                      # "groups" (the last metric, by group) and "collapse" (variance of singular values)
+part = "test"                        # which hidden items are ranked; "validation" for tables that settings come from
 
 [settings]                           # of all rows; `-c` goes over them
 dataset = "ml-100k"
@@ -106,6 +107,7 @@ class TableFile(_Part):
     against: str = ""
     digits: Annotated[int, Field(ge=3, le=6)] = 3
     extra: list[Literal["fairness", "traffic", "groups", "collapse"]] = []
+    part: Literal["test", "validation"] = "test"
     settings: dict[str, Scalar] = {}
     rows: Annotated[list[Row], Field(min_length=1)]
 
@@ -211,6 +213,10 @@ def _check_names(table: TableFile) -> None:
         raise ConfigError("A seed stands twice in seeds.")
     if table.against:
         lookup(dict.fromkeys(rows), "row", table.against)
+    if table.part == "validation" and table.extra:
+        raise ConfigError(
+            "'extra' are columns of the test part, and a table with part = \"validation\" has none of it."
+        )
     _lookup_figures(table.candidates, table.metrics)
     for row in table.rows:
         for candidates, figures in row.printed.items():

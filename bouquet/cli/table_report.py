@@ -97,6 +97,10 @@ def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
     words.append(
         f"Seeds {', '.join(map(str, table.seeds))}; the reported round is the best on validation (NDCG@10, full)."
     )
+    if table.part == "validation":
+        words.append(
+            "All figures are those of the validation items, which settings are chosen by, not of the test items."
+        )
     words.append(
         "Figures are means over users and seeds, ± one standard error over seeds; rows that do not depend on a seed "
         "have none."

@@ -25,10 +25,12 @@ class RowResult:
 
     Attributes:
         runs: one per seed.
+        part: of what is hidden, "test" or "validation".
     """
 
     row: Row
     runs: list[Finished]
+    part: str = "test"
 
     @property
     def leaky(self) -> bool:
@@ -44,7 +46,7 @@ class RowResult:
     def by_seed(self, column: Column) -> NDArray[np.float64]:
         """[seeds] means over users."""
         candidates, metric = column
-        return np.array([run.summary["test"][candidates][metric] for run in self.runs], dtype=np.float64)
+        return np.array([run.summary[self.part][candidates][metric] for run in self.runs], dtype=np.float64)
 
     def seed_error(self, column: Column) -> float:
         """Standard error of the mean over seeds; NaN with one seed."""
@@ -53,7 +55,7 @@ class RowResult:
 
     def by_user(self, column: Column) -> NDArray[np.float64]:
         """[n] means over seeds."""
-        return np.mean([run.per_user(*column) for run in self.runs], axis=0)
+        return np.mean([run.per_user(*column, self.part) for run in self.runs], axis=0)
 
     def user_error(self, column: Column) -> float:
         """Standard error of the mean over users, each user's seeds averaged; NaN below 2 users."""
@@ -103,7 +105,7 @@ def row_results(table: TableFile, cells: Sequence[Cell]) -> list[RowResult]:
     for row in table.rows:
         paths = [cell.path for cell in cells if cell.row.name == row.name]
         if all(_is_complete(RunDirectory(path)) for path in paths):
-            results.append(RowResult(row, [finished(path) for path in paths]))
+            results.append(RowResult(row, [finished(path) for path in paths], table.part))
     runs = [run for result in results for run in result.runs]
     for run in runs[1:]:
         require_same_data(runs[0], run)

@@ -5,8 +5,10 @@
 
 from bouquet.evaluation.evaluate import ScoreBlock, evaluate_users
 from bouquet.evaluation.metrics import CANDIDATE_SETS, CUTOFFS, METRICS, PARTS, user_metrics
+from bouquet.evaluation.overlap import rank_biased_overlap
 from bouquet.evaluation.ranks import Ranks, rank_full, rank_sampled
 from bouquet.evaluation.significance import PairedDifference, holm, paired_test
+from bouquet.evaluation.spectra import information_abundance, singular_value_variance, singular_values
 from bouquet.evaluation.summary import evaluated_users, fairness, flattened, metric_values, standard_error, summarise
 
 __all__ = [
@@ -22,10 +24,14 @@ __all__ = [
     "fairness",
     "flattened",
     "holm",
+    "information_abundance",
     "metric_values",
     "paired_test",
+    "rank_biased_overlap",
     "rank_full",
     "rank_sampled",
+    "singular_value_variance",
+    "singular_values",
     "standard_error",
     "summarise",
     "user_metrics",

@@ -64,6 +64,9 @@ class AdditiveTable(Personalization):
         common = arrays[self.table]
         return {**arrays, COMMON: common, self.table: common + arrays[PERSONAL]}
 
+    def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
+        return seen[COMMON], arrays[PERSONAL]
+
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor | None:
         """- λ_t mean (C - D_u)² + μ_t mean |C| over the samples of the batch."""
         if self.options.fedrap_lambda == self.options.fedrap_mu == 0:

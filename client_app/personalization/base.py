@@ -214,6 +214,16 @@ class Personalization:
         """
         return arrays
 
+    def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor] | None:
+        """The items as the common table shows them and as the user's own shows them, [k, R, d] each, for diagnostics.
+
+        Args:
+            arrays, seen: as for `penalty`.
+        Returns:
+            None where the method has no two such tables.
+        """
+        return None
+
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor | None:
         """[k] what is added to each user's loss, or None.
 

@@ -131,6 +131,9 @@ class EnhancedConsensus(Personalization):
             own = turned(own, matrix) if self.options.fed3cr_enhancement == "unified" else own
         return {**arrays, ENHANCED: enhanced, OWN: own, CENTRE: centre, self.table: enhanced + own}
 
+    def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
+        return seen[ENHANCED], seen[OWN]
+
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
         """β_a L_a + β_o L_o (eq. 19)."""
         options, enhanced, own = self.options, seen[ENHANCED], seen[OWN]

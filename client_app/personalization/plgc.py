@@ -129,6 +129,9 @@ class LocalGlobalCollaboration(Personalization):
         share = self._mu(local, common, working)[:, None, None]
         return {**arrays, self.table: share * local + (1 - share) * common}
 
+    def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
+        return arrays[GLOBAL], arrays[self.table]
+
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor | None:
         """λ L_eRR (eq. 22), or what stands in its place."""
         options = self.options

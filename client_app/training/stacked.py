@@ -28,6 +28,8 @@ from models import HISTORY, SequenceBackbone
 
 # Chunks that fit the second-level cache are fastest; see benchmarks.
 CHUNK_VALUES = 250_000
+# Methods hold several copies of the rows at once, so of these fewer fit.
+METHOD_ROW_VALUES = 120_000
 # A recurrent network takes many small steps, whose fixed cost more users share.
 SEQUENCE_CHUNK_VALUES = 4_000_000
 
@@ -46,11 +48,12 @@ def train_stacked(task: LocalTask) -> Iterator[Changes]:
     specs = [task.specs[name] for name in (*task.trained, *task.fixed)]
     width = max(sum(spec.size for spec in specs if spec.by_item) // task.num_items, 1)
     dense = sum(spec.size for spec in specs if not spec.by_item)
+    most = METHOD_ROW_VALUES if task.personalizations and not sequential else limit
     start = 0
     for stop in range(1, len(order) + 1):
         if stop < len(order):
-            longest = int(items.lengths[order[stop]])
-            if (stop + 1 - start) * (longest * width + dense) <= limit:
+            values, count = int(items.lengths[order[stop]]) * width, stop + 1 - start
+            if count * (values + dense) <= limit and count * values <= most:
                 continue
         users = order[start:stop]
         yield kind(task, users, items.take(users)).train()

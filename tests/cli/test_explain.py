@@ -71,3 +71,10 @@ def test_an_unknown_setting(bouquet):
     ended = bouquet("explain", "lerning-rate")
     assert ended.status == 2
     assert ended.err == "There is no setting 'lerning-rate'. Did you mean 'learning-rate'?\n"
+
+
+def test_a_setting_of_a_device_side_belongs_to_its_strategy(bouquet):
+    shown = bouquet("explain", "fed3cr-beta-a")
+    assert "strategy fed3cr" in shown.out
+    refused = bouquet("run", "-c", 'strategy="fcf" fed3cr-beta-a=0.5')
+    assert "'fed3cr-beta-a' is a setting of fed3cr, and this run uses fcf, mf." in refused.err

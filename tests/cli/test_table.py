@@ -8,6 +8,7 @@ import json
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,9 +261,25 @@ def test_what_a_reader_must_not_overlook_is_said(small_table):
     assert "bouquet table table.toml --out out\n" in text
 
 
+def test_a_table_to_choose_by_shows_validation(copied, bouquet):
+    """The same cells, read again: figures and user-by-user differences are those of the validation items."""
+    file, out = copied
+    text = SMALL_TABLE.replace("seeds =", 'part = "validation"\nseeds =')
+    Path(file).write_text(text)
+    done = bouquet("table", str(file), "--out", str(out), "--engine", "local")
+    assert done.status == 0, done.err
+    line = csv_lines(out)["fedavg-paper", "full", "HR@10"]
+    folders = [out / "cells" / name / f"seed-{seed}" for name in ("fedavg-paper", "fedavg") for seed in (0, 1)]
+    means = [json.loads((folder / "summary.json").read_text())["validation"]["full"]["HR@10"] for folder in folders]
+    assert float(line["mean"]) == pytest.approx(np.mean(means[:2]), rel=1e-5)
+    assert float(line["difference"]) == pytest.approx(np.mean(means[:2]) - np.mean(means[2:]), abs=1e-5)
+    assert "All figures are those of the validation items" in (out / "table.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
+        ("seeds = [0, 1]", 'seeds = [0]\npart = "validation"\nextra = ["traffic"]', "'extra' are columns of the test"),
         ("against", "aganst", "there is no key 'aganst'. Did you mean 'against'?"),
         ('title = "A small table"', "", "'title' is missing."),
         ('label = "Most popular items"', "label = 3", "'label' in row 1 cannot be 3: input should be a valid string."),

@@ -1,5 +1,7 @@
 """Private state: what was committed comes back, what is damaged or lost is said, and nothing is overwritten early."""
 
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -12,6 +14,7 @@ from bouquet.errors import ConfigError, StateError
 from bouquet.randomness import user_keys
 from bouquet.sealing import Seal, read_seal
 from client_app.state import PrivateState, checksum
+from tests.conftest import REPOSITORY
 
 USERS = user_keys(["ann", "bob", "cid"])
 SPECS = {"user_embedding": ArraySpec((4,)), "item_embedding": ArraySpec((5, 4), by_item=True)}
@@ -229,3 +232,60 @@ def test_a_bad_key_file_is_named(tmp_path, text):
     (tmp_path / "state.key").write_text(text)
     with pytest.raises(ConfigError, match="state.key is no key file"):
         read_seal(tmp_path / "state.key")
+
+
+def allocated(path):
+    """Bytes that a file takes on the disk, holes left out."""
+    return path.stat().st_blocks * 512
+
+
+def test_ten_users_of_a_large_node_are_read_alone(tmp_path):
+    """A table of MovieLens-1M's size for each of 6,040 users, d = 32: ten users take their own rows, nobody else's.
+
+    Measured in a process of its own: its memory at the peak and the size of the file on the disk.
+    """
+    row = 4 * 3706 * 32
+    script = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from bouquet.arrays import ArraySpec
+from bouquet.randomness import user_keys
+from client_app.state import PrivateState
+
+specs = {"personal_item_embedding": ArraySpec((3706, 32), by_item=True)}
+users = user_keys([str(user) for user in range(6040)])
+ten = np.arange(10) * 600
+def opened():
+    zeros = lambda name, at: np.zeros((len(at), 3706, 32), np.float32)
+    return PrivateState(Path(sys.argv[1]), "s", users, specs, zeros)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for round_ in (1, 2, 3):
+    values = {"personal_item_embedding": np.full((10, 3706, 32), round_, np.float32)}
+    state = opened()
+    state.write(ten, round_, 0, values)
+    state.commit()
+found = opened().read(ten, 4, np.ones(10, bool))["personal_item_embedding"]
+assert (found == 3).all()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert int(done.stdout) < 12 * 10 * row, "memory for some copies of ten users, of which there are 6,040"
+    file = tmp_path / "personal_item_embedding.npy"
+    assert file.stat().st_size > 3 * 6040 * row, "room for three versions of everybody"
+    assert allocated(file) < 1.1 * 2 * 10 * row, "only what was written takes space"
+
+
+def test_without_checkpoints_two_versions_take_space(tmp_path):
+    """The third version is for going back to a checkpoint; a file of n users then stays below 2 n rows."""
+    spec = {"table": ArraySpec((1000, 32), by_item=True)}
+    users = user_keys([str(user) for user in range(20)])
+    everyone, row = np.arange(20), 4 * 1000 * 32
+    state = PrivateState(tmp_path, "s", users, spec, lambda name, at: np.zeros((len(at), 1000, 32), np.float32))
+    for round_ in range(1, 6):
+        state.write(everyone, round_, 0, {"table": np.full((20, 1000, 32), round_, np.float32)})
+        state.commit()
+    assert allocated(tmp_path / "table.npy") < 1.05 * 2 * 20 * row
+    assert (state.read(everyone, 6, np.ones(20, bool))["table"] == 5).all()

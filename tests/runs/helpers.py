@@ -21,6 +21,8 @@ from data_partition import synthetic
 from server_app.app import app as server_app
 from strategies.checkpoint import Checkpoint, load_checkpoint
 
+# Base methods with a device-side plug-in before them.
+PLUG_INS = ("fcf+ace", "fcf+plgc", "fedrap+plgc", "pfedrec+ace", "pfedrec+plgc")
 PROGRAM = [sys.executable, "-c", "from bouquet.cli.main import main; main()"]
 
 
@@ -52,6 +54,12 @@ def small_settings(folder: Path, **changes: Scalar) -> dict[str, Scalar]:
         "node-timeout": 60.0,
     }
     return settings | {key.replace("_", "-"): value for key, value in changes.items()}
+
+
+def method(name: str) -> dict[str, Scalar]:
+    """The settings of a strategy, or of one of PLUG_INS, for `small_settings`."""
+    strategy, _, plug_in = name.partition("+")
+    return {"strategy": strategy, "personalization": plug_in or "none"}
 
 
 def run_here(

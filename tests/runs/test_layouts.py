@@ -7,9 +7,9 @@ from bouquet.arrays import ArraySpec
 from bouquet.engines.local import LocalGrid
 from bouquet.wire import TRAIN, TrainReply, TrainRequest
 from strategies import STRATEGIES
-from tests.runs.helpers import last_checkpoint, run_here, small_settings
+from tests.runs.helpers import PLUG_INS, last_checkpoint, method, run_here, small_settings
 
-METHODS = sorted(STRATEGIES)
+METHODS = [*sorted(STRATEGIES), *PLUG_INS]
 
 
 class Recording(LocalGrid):
@@ -31,8 +31,8 @@ def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, stra
     runs = {}
     for nodes in (1, 7, 40):
         # Adam makes whole steps of gradients that are rounding only, of which a deep network has many.
-        optimizer = "sgd" if strategy == "fed3cr" else "adam"
-        settings = small_settings(tmp_path, strategy=strategy, fraction_train=fraction, optimizer=optimizer)
+        optimizer = "sgd" if strategy in ("fed3cr", *PLUG_INS) else "adam"
+        settings = small_settings(tmp_path, **method(strategy), fraction_train=fraction, optimizer=optimizer)
         runs[nodes] = run_here(tmp_path / str(nodes), settings, nodes)
     first = runs[1]
     for nodes, directory in runs.items():
@@ -56,7 +56,9 @@ def test_other_layouts_of_users_do_not_matter_either(tmp_path):
     np.testing.assert_allclose(found["item_embedding"], expected["item_embedding"], atol=2e-5)
 
 
-@pytest.mark.parametrize("strategy", [name for name in METHODS if STRATEGIES[name].update == "sum" and name != "local"])
+@pytest.mark.parametrize(
+    "strategy", [name for name in STRATEGIES if STRATEGIES[name].update == "sum" and name != "local"]
+)
 def test_the_update_of_a_shard_is_the_sum_over_its_users(tmp_path, strategy):
     """Round 1, where all start alike: 1 node of 40 users against 40 nodes of one, update by update."""
     logs = {1: [], 40: []}

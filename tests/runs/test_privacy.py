@@ -5,17 +5,17 @@ import pytest
 
 from bouquet.wire import EVALUATE, EVALUATE_ARRAYS, REPORTS, ROSTER, ROSTER_ARRAYS, TRAIN, TRAIN_ARRAYS
 from strategies import STRATEGIES
-from tests.runs.helpers import run_here, small_settings
+from tests.runs.helpers import PLUG_INS, method, run_here, small_settings
 from tests.runs.test_layouts import Recording
 
 DECLARED = {ROSTER: ROSTER_ARRAYS, TRAIN: TRAIN_ARRAYS, EVALUATE: EVALUATE_ARRAYS}
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("strategy", [*sorted(STRATEGIES), *PLUG_INS])
 @pytest.mark.parametrize("nodes", [1, 40])
 def test_only_declared_arrays_leave_a_node(tmp_path, strategy, nodes):
     log = []
-    settings = small_settings(tmp_path, strategy=strategy, num_server_rounds=2)
+    settings = small_settings(tmp_path, **method(strategy), num_server_rounds=2)
     run_here(tmp_path / "run", settings, nodes, Recording, log=log)
     private = private_values(settings, tmp_path / "run" / "nodes", nodes)
     assert {message.metadata.message_type for message, _ in log} == {ROSTER, TRAIN, EVALUATE}

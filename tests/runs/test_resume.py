@@ -9,9 +9,11 @@ import pytest
 from bouquet.errors import StateError
 from bouquet.reporting.run_directory import RunDirectory
 from tests.runs.helpers import (
+    PLUG_INS,
     await_condition,
     bouquet,
     last_checkpoint,
+    method,
     pairs,
     run_here,
     small_settings,
@@ -31,11 +33,11 @@ def assert_equal_runs(found: RunDirectory, expected: RunDirectory, exact=True):
     assert [line["round"] for line in found.rounds()] == [line["round"] for line in expected.rounds()]
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "hetefedrec", "local"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "fed3cr", "hetefedrec", "local", *PLUG_INS])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_five_rounds_and_five_more_are_ten(tmp_path, strategy, fraction):
     settings = small_settings(
-        tmp_path, strategy=strategy, fraction_train=fraction, evaluate_every=5, checkpoint_every=5
+        tmp_path, **method(strategy), fraction_train=fraction, evaluate_every=5, checkpoint_every=5
     )
     whole = run_here(tmp_path / "whole", settings | {"num-server-rounds": 10}, 3)
     run_here(tmp_path / "parts", settings | {"num-server-rounds": 5}, 3)

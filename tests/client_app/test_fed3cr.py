@@ -1,0 +1,77 @@
+"""Fed3CR's parts against values derived by hand, finite differences and limits."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.personalization.base import PERSONAL
+from client_app.personalization.fed3cr import complementarity_loss, consistency_loss, prototype
+from client_app.training.objective import working_rows
+from tests.client_app.test_personalizations import make_task, outcome
+
+E1, E2 = torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
+ROWS = torch.stack([E1, E2])
+
+
+def test_a_prototype_is_the_mean_of_the_users_rows():
+    table = torch.tensor([[1.0, 2.0], [50.0, 50.0], [3.0, 6.0]])
+    assert prototype(table, torch.tensor([0, 2])).tolist() == [2.0, 4.0]
+
+
+def test_consistency_of_equal_views_is_the_entropy_of_the_ranking():
+    """Rows e_1, e_2 and prototype e_1: cosines 1 and 0, P = (e, 1) / (1 + e), H(P) = log(1 + e) - e / (1 + e)."""
+    expected = math.log(1 + math.e) - math.e / (1 + math.e)
+    assert float(consistency_loss(ROWS, ROWS, E1, E1)) == pytest.approx(expected)
+    assert float(consistency_loss(7 * ROWS, ROWS, 3 * E1, E1)) == pytest.approx(expected), "lengths do not matter"
+
+
+def test_consistency_of_opposite_rankings():
+    """Prototypes e_1 and e_2: Q = (1, e) / (1 + e), and -Σ P log Q = log(1 + e) - 1 / (1 + e), the same both ways."""
+    assert float(consistency_loss(ROWS, ROWS, E1, E2)) == pytest.approx(math.log(1 + math.e) - 1 / (1 + math.e))
+
+
+def test_complementarity_by_hand():
+    """C^E = I and V = ((1, 2), (3, 4)): C^Eᵀ V = V, Σ = 30, /d = 15 as printed; with E / m, a quarter of it."""
+    personal = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    assert float(complementarity_loss(ROWS, personal, literal_scale=True)) == pytest.approx(15)
+    assert float(complementarity_loss(ROWS, personal)) == pytest.approx(3.75)
+
+
+def test_orthogonal_views_cost_nothing():
+    """Columns of one view are orthogonal to those of the other: items of the one are zero in the other."""
+    enhanced = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
+    assert float(complementarity_loss(enhanced, enhanced.flip(0))) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_by_finite_differences(seed):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [(5, 3), (5, 3), (3,), (3,)]
+    views = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
+    assert torch.autograd.gradcheck(consistency_loss, views)
+    assert torch.autograd.gradcheck(complementarity_loss, views[:2])
+
+
+@pytest.mark.parametrize("backend", ["loop", "torch"])
+def test_without_enhancement_and_constraints_it_is_plain_addition(backend):
+    """Equal to FedRAP without its two terms, which is C + D_u."""
+    none = {"fed3cr_enhancement": "none", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0}
+    found, expected = (
+        outcome(make_task(**o), backend) for o in ({"strategy": "fed3cr", **none}, {"strategy": "fedrap"})
+    )
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_an_untrained_network_leaves_the_consensus_as_it_is():
+    task = make_task(strategy="fed3cr")
+    (method,) = task.personalizations
+    users = np.arange(len(task.users))
+    working = working_rows(task, users, task.items(), torch.device("cpu"))
+    table = torch.randn(len(users), task.num_items, 4, dtype=torch.float64)
+    arrays = {name: torch.zeros(len(users), *spec.shape, dtype=torch.float64) for name, spec in method.shared.items()}
+    arrays |= {"item_embedding": table, PERSONAL: torch.ones_like(table)}
+    torch.testing.assert_close(method.view(arrays, working)["item_embedding"], table + 1)

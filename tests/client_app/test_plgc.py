@@ -1,0 +1,89 @@
+"""PLGC's parts against values derived by hand, finite differences and limits."""
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.personalization.base import GLOBAL, Given
+from client_app.personalization.plgc import cross_correlation, mixing_coefficient, redundancy_loss
+from client_app.training.objective import working_rows
+from tests.client_app.test_personalizations import make_task, outcome
+
+ORTHOGONAL = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+
+
+def test_mixing_by_hand():
+    """Traces are sums of squares: 1 + 4 = 5 and 9 + 6 = 15, so μ = 5 / 20."""
+    local, common = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 2.0], [1.0, 1.0]])
+    assert float(mixing_coefficient(local, common)) == pytest.approx(0.25)
+    assert float(mixing_coefficient(local, local.flip(0))) == 0.5, "equal traces"
+    assert float(mixing_coefficient(torch.zeros(2, 2), torch.zeros(2, 2))) == 0.5
+
+
+def test_correlation_by_hand():
+    """(1, 2, 3) and (1, 3, 2), centred: (-1, 0, 1) · (-1, 1, 0) / 2 = ½; of itself 1, turned round -1, constant 0."""
+    a = torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
+    b = torch.tensor([[1.0, -1.0], [3.0, -2.0], [2.0, -3.0]])
+    torch.testing.assert_close(cross_correlation(a, b), torch.tensor([[0.5, -1.0], [0.0, 0.0]]))
+    assert float(cross_correlation(a, a)[0, 0]) == pytest.approx(1)
+
+
+def test_redundancy_by_hand():
+    """(1 - ½)² + 0² + .1 (.2² + .1²) = .255."""
+    correlation = torch.tensor([[0.5, 0.2], [0.1, 1.0]])
+    assert float(redundancy_loss(correlation, 0.1)) == pytest.approx(0.255)
+
+
+def test_equal_decorrelated_views_cost_nothing():
+    assert float(redundancy_loss(cross_correlation(ORTHOGONAL, 3 * ORTHOGONAL + 1), 0.5)) == pytest.approx(0, abs=1e-12)
+
+
+def test_redundant_dimensions_cost():
+    """Two equal dimensions: all four correlations are 1, so only κ · 2 is left."""
+    twice = ORTHOGONAL[:, :1].expand(-1, 2)
+    assert float(redundancy_loss(cross_correlation(twice, twice), 0.005)) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_by_finite_differences(seed):
+    generator = torch.Generator().manual_seed(seed)
+    views = [torch.randn(6, 3, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(lambda a, b: redundancy_loss(cross_correlation(a, b), 0.3), views)
+
+
+@pytest.mark.parametrize("backend", ["loop", "torch"])
+def test_the_global_table_stays_as_it_came(backend):
+    task = make_task(strategy="fcf", personalization="plgc", dtype=np.float32)
+    before = task.frozen[GLOBAL].copy()
+    found = outcome(task, backend)
+    assert task.frozen[GLOBAL].tobytes() == before.tobytes()
+    assert np.abs(found["change of item_embedding"]).max() > 1e-3
+
+
+def test_the_local_table_is_never_overwritten():
+    """A new user starts from the global table, any other from what its last training left."""
+    (method,) = make_task(strategy="fcf", personalization="plgc").personalizations
+    common = np.full((24, 4), 7.0, np.float32)
+    local = np.stack([np.full((24, 4), value, np.float32) for value in (1.0, 2.0)])
+    given = method.start(Given({"item_embedding": common}, {"item_embedding": local}), {}, np.array([True, False]))
+    assert [table.flat[0] for table in given.own["item_embedding"]] == [7.0, 2.0]
+    assert given.reported == {"item_embedding"}
+    assert local.flat[0] == 1.0, "what was read from the state is left alone"
+
+
+@pytest.mark.parametrize(("mixing", "expected"), [("ntk", 0.2), ("half", 0.5), ("local", 1.0)])
+def test_the_share_of_the_local_table_is_a_constant_of_the_gradient(mixing, expected):
+    """V^l = 1, V^g = 2 everywhere: μ = 1 / (1 + 4), the mixture is 2 - μ, and ∂V^p/∂V^l = μ."""
+    task = make_task(strategy="fcf", personalization="plgc", plgc_mixing=mixing, weight_decay=0.1)
+    (method,) = task.personalizations
+    users = np.arange(len(task.users))
+    working = working_rows(task, users, task.items(), torch.device("cpu"))
+    local = torch.ones(len(users), task.num_items, 4, dtype=torch.float64, requires_grad=True)
+    arrays = {"item_embedding": local, GLOBAL: torch.full_like(local, 2.0)}
+    if "item_embedding" in working.outside:
+        working.outside["item_embedding"].zero_()
+        working.outside[GLOBAL].zero_()
+    seen = method.view(arrays, working)["item_embedding"]
+    torch.testing.assert_close(seen, torch.full_like(seen, 2 - expected))
+    (gradient,) = torch.autograd.grad(seen.sum(), local)
+    torch.testing.assert_close(gradient, torch.full_like(gradient, expected))

@@ -1,0 +1,116 @@
+"""`bouquet diagnose`: right means, the same on any layout, and nothing but means."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bouquet.cli.diagnose import diagnose_command
+from bouquet.errors import ConfigError
+from bouquet.evaluation import information_abundance
+from bouquet.randomness import user_keys
+from client_app.diagnostics import BINS, GROUPS, Diagnosis
+from tests.runs.helpers import last_checkpoint, run_here, small_settings
+
+METHODS = {
+    "fcf": {"strategy": "fcf"},
+    "pfedrec": {"strategy": "pfedrec"},
+    "fedrap": {"strategy": "fedrap", "personal_learning_rate": 1.0},
+    "fed3cr": {"strategy": "fed3cr", "personal_learning_rate": 1.0},
+    "ace": {"strategy": "fcf", "personalization": "ace"},
+    "plgc": {"strategy": "fcf", "personalization": "plgc", "plgc_learning_rate": 1.0},
+}
+
+
+def run_of(folder, nodes=1, **changes):
+    folder.mkdir(exist_ok=True)
+    settings = small_settings(folder, num_server_rounds=2, learning_rate=1.0, **changes)
+    return run_here(folder / f"run-{nodes}", settings, nodes)
+
+
+def told_of(directory, consenting=""):
+    diagnose_command(directory.path, consenting)
+    return json.loads((directory.path / "diagnostics.json").read_text())
+
+
+def numbers(value):
+    """Everything in a document, one after another."""
+    if isinstance(value, dict):
+        return [number for entry in value.values() for number in numbers(entry)]
+    return [number for entry in value for number in numbers(entry)] if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_the_same_on_one_node_and_on_forty(tmp_path, method):
+    one, many = (told_of(run_of(tmp_path, nodes, **METHODS[method])) for nodes in (1, 40))
+    assert one.keys() == many.keys()
+    assert one["users"]["all"] == 40
+    np.testing.assert_allclose(numbers(many), numbers(one), rtol=1e-3, atol=1e-6)
+
+
+def test_a_common_model_has_one_table(tmp_path):
+    """What all users recommend with is the checkpoint's table, and where the next training starts."""
+    directory = run_of(tmp_path, **METHODS["fcf"])
+    told = told_of(directory)
+    expected = information_abundance(last_checkpoint(directory).shared["item_embedding"])
+    for name in ("information abundance, common table", "information abundance, seen table"):
+        assert told[name]["all"] == pytest.approx(expected, rel=1e-5)
+    assert told["information abundance before training"]["all"] == pytest.approx(expected, rel=1e-5)
+    assert abs(told["information abundance after training"]["all"] - expected) > 1e-6
+    assert not any("RBO" in name for name in told)
+
+
+def test_two_views_and_the_heat_map_of_one_user(tmp_path):
+    """FedRAP: E = Cᵀ D_u / m, from the checkpoint and from the private state of user 7."""
+    directory = run_of(tmp_path, **METHODS["fedrap"])
+    told = told_of(directory, "7")
+    checkpoint = last_checkpoint(directory)
+    (folder,) = (directory.path / "nodes").glob("*/node-0-of-1")
+    common, stored = checkpoint.shared["item_embedding"], np.load(folder / "personal_item_embedding.npy")
+    at = load_file(folder / "index.safetensors")["users"].tolist().index(int(user_keys(["7"])[0]))
+    expected = [common.T @ version[at] / len(common) for version in stored]
+    distances = [np.abs(np.array(told["heat map"]) - heat).max() for heat in expected]
+    assert min(distances) < 1e-6
+    assert 0 <= told["RBO@50 of the two views"]["all"] <= 1
+    assert sum(told["overlap histogram"]) == 40
+    assert "heat map" not in told_of(directory)
+
+
+def test_only_means_are_told(tmp_path):
+    """No list is as long as there are users, and nothing that the nodes keep is written to."""
+    directory = run_of(tmp_path, **METHODS["plgc"])
+    files = {path: path.read_bytes() for path in (directory.path / "nodes").rglob("*") if path.is_file()}
+    told = told_of(directory)
+    assert files == {path: path.read_bytes() for path in (directory.path / "nodes").rglob("*") if path.is_file()}
+    assert len(told["overlap histogram"]) == BINS
+    for means in told.values():
+        if isinstance(means, dict):
+            assert set(means) <= set(told["users"])
+            assert all(np.size(mean) in (1, 4) for mean in means.values())
+
+
+def test_small_groups_are_not_told():
+    """4 users in the first group, 5 in the second: the means of both together, and of the second, by hand."""
+    diagnosis = Diagnosis()
+    groups = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1])
+    np.add.at(diagnosis.users, groups, 1)
+    diagnosis.count("figure", groups, np.arange(9.0))
+    told = diagnosis.told()
+    assert told["users"] == {"all": 9, "20 to 49 interactions": 5}
+    assert told["figure"] == {"all": 4.0, "20 to 49 interactions": 6.0}
+    alone = Diagnosis(users=np.array([4] + [0] * (len(GROUPS) - 1)))
+    with pytest.raises(ConfigError, match="fewer than 5 users"):
+        alone.told()
+
+
+def test_runs_that_cannot_be_looked_at(tmp_path):
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        diagnose_command(run_of(tmp_path / "a", strategy="fcf", checkpoint_every=0).path, "")
+    for strategy in ("fedca", "hetefedrec"):
+        directory = run_of(tmp_path / strategy, strategy=strategy)
+        with pytest.raises(ConfigError, match="not at sequence models, fedca or hetefedrec"):
+            diagnose_command(directory.path, "")
+    directory = run_of(tmp_path / "c", strategy="fcf")
+    with pytest.raises(ConfigError, match="There is no heat map"):
+        diagnose_command(directory.path, "7")
