@@ -49,11 +49,13 @@ def small_settings(folder: Path, **changes: Scalar) -> dict[str, Scalar]:
         "evaluate-every": 2,
         "checkpoint-every": 2,
         "embedding-size": 4,
-        "hetefedrec-sizes": "2,3,4",
         "batch-size": 32,
         "node-timeout": 60.0,
     }
-    return settings | {key.replace("_", "-"): value for key, value in changes.items()}
+    settings |= {key.replace("_", "-"): value for key, value in changes.items()}
+    if settings["strategy"] == "hetefedrec" and "hetefedrec_sizes" not in changes:
+        settings["hetefedrec-sizes"] = "2,3,4"
+    return settings
 
 
 def method(name: str) -> dict[str, Scalar]:
