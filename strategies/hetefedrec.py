@@ -152,12 +152,6 @@ def distillation_gradient(rows: Table, ensemble: NDArray[np.float64]) -> NDArray
     return np.divide(pull, norms[:, None], out=np.zeros_like(pull), where=norms[:, None] > 0)
 
 
-def singular_variance(table: Table) -> float:
-    """The variance of the singular values of cov(V) over its columns (Table V): high where few dimensions carry all."""
-    values = np.linalg.svd(np.atleast_2d(np.cov(table.astype(np.float64), rowvar=False)), compute_uv=False)
-    return float(values.var())
-
-
 def _directions(rows: Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rows = rows.astype(np.float64)
     norms = np.linalg.norm(rows, axis=1)

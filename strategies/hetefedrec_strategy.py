@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays, Specs, initial_shared
 from bouquet.config import RunConfig
 from bouquet.errors import WireError
-from bouquet.evaluation import METRICS, metric_values
+from bouquet.evaluation import METRICS, metric_values, singular_value_variance
 from bouquet.methods.hetefedrec import HeteFedRecOptions
 from bouquet.randomness import Purpose, generator
 from bouquet.records import payload_bytes, read_users, unpack
@@ -32,7 +32,6 @@ from strategies.hetefedrec import (
     distill,
     distillation_loss,
     group_by_size,
-    singular_variance,
 )
 
 Mean = dict[str, NDArray[np.float64]]
@@ -139,7 +138,7 @@ class HeteFedRec(FedAvg):
         if self.options.kd_steps:
             record = self._distill(server_round, updated)
         for name in self._tables(updated, len(self.widths) - 1):
-            record["singular_variance"] = singular_variance(updated[name])
+            record["singular_variance"] = float(singular_value_variance(updated[name]))
         self._record["hetefedrec"] = record
         return updated
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from bouquet.evaluation import singular_value_variance
 from strategies.hetefedrec import (
     aggregate_padded,
     assign_groups,
@@ -13,7 +14,6 @@ from strategies.hetefedrec import (
     distillation_gradient,
     distillation_loss,
     group_by_size,
-    singular_variance,
 )
 
 SIZES = some.lists(some.integers(0, 50), min_size=0, max_size=60)
@@ -180,5 +180,5 @@ def test_the_variance_of_singular_values_by_hand():
     """Columns (0, 2, 0, -2)·a and (2, 0, -2, 0)·b have covariance diag(8a²/3, 8b²/3): with a² = 3/8 and b = 0 the
     singular values are 1 and 0, whose variance is 1/4; with equal columns of the plane's axes it is 0."""
     first, second = np.array([0, 2, 0, -2.0]), np.array([2, 0, -2, 0.0])
-    assert singular_variance(np.stack([first * np.sqrt(3 / 8), 0 * second], axis=1)) == pytest.approx(0.25)
-    assert singular_variance(np.stack([first, second], axis=1)) == pytest.approx(0.0)
+    assert float(singular_value_variance(np.stack([first * np.sqrt(3 / 8), 0 * second], axis=1))) == pytest.approx(0.25)
+    assert float(singular_value_variance(np.stack([first, second], axis=1))) == pytest.approx(0.0)
