@@ -55,6 +55,11 @@ class AdditiveTable(Personalization):
         self.private = {PERSONAL: ArraySpec(spec.shape, spec.init, spec.scale, by_item=True)}
         self.rates = {PERSONAL: self.options.personal_learning_rate or config.learning_rate}
 
+    @property
+    def only_sum(self) -> bool:
+        """Whether the loss reads nothing but the sum of the two tables."""
+        return self.options.fedrap_lambda == self.options.fedrap_mu == 0
+
     def strength(self, round_: int) -> float:
         """The factor on λ and μ in a round."""
         return math.tanh(round_ / 10) if self.options.fedrap_schedule == "tanh" else 1.0
@@ -69,7 +74,7 @@ class AdditiveTable(Personalization):
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor | None:
         """- λ_t mean (C - D_u)² + μ_t mean |C| over the samples of the batch."""
-        if self.options.fedrap_lambda == self.options.fedrap_mu == 0:
+        if self.only_sum:
             return None
         common, own = batch.pick(seen[COMMON]), batch.pick(arrays[PERSONAL])
         terms = self.options.fedrap_mu * common.abs() - self.options.fedrap_lambda * (common - own).square()
@@ -84,7 +89,7 @@ class AdditiveTable(Personalization):
         def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
             both = gradients[self.table]
             of_common, of_own = both, both
-            if options.fedrap_lambda or options.fedrap_mu:
+            if not self.only_sum:
                 weight = (batch.samples * (strength / batch.count).unsqueeze(1)).unsqueeze(2)
                 apart = 2 * options.fedrap_lambda * weight * (seen[COMMON] - arrays[PERSONAL])
                 of_common = both - apart + options.fedrap_mu * weight * torch.sign(seen[COMMON])

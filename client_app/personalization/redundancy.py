@@ -10,10 +10,16 @@ A batch is b entries with weights, how often each of them stands in it; statisti
 
 from __future__ import annotations
 
+from types import ModuleType
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from client_app.personalization.base import Tensors
+from client_app.training.compiler import redundancy_kernels
+from client_app.training.denormals import flushed_denormals
+from client_app.training.threads import spread
 
 NETWORKS = ("projector_1", "projector_2", "predictor_1", "predictor_2")
 
@@ -59,6 +65,15 @@ def redundancy_and_slopes(
     With y = n(x), s = 1/deviation and w a row's share: ∂L/∂x = s (g - w Σ g - w y Σ g y), g = ∂L/∂y.
     The columns of eq. 18 are the same function with ε = 0.
     """
+    if local.device.type == "cpu" and (code := redundancy_kernels()) is not None:
+        return _compiled(code, local, common, networks, weights, strength, kappa)
+    return _stacked(local, common, networks, weights, strength, kappa)
+
+
+def _stacked(
+    local: Tensor, common: Tensor, networks: Tensors, weights: Tensor, strength: float, kappa: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same in torch."""
     k, share = len(local), _share(weights)
     # Both views side by side: one product with the networks for both.
     rows = torch.cat([local, common])
@@ -92,6 +107,30 @@ def redundancy_and_slopes(
         else:
             gradient = torch.bmm(gradient, double[first].transpose(1, 2))
     return gradient, found
+
+
+def _compiled(
+    code: ModuleType, local: Tensor, common: Tensor, networks: Tensors, weights: Tensor, strength: float, kappa: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same by compiled loops, which read tables by columns and matrices of a width that 4 divides."""
+    d = local.shape[2]
+    columns = [table.transpose(1, 2).contiguous().numpy() for table in (local, common)]
+    dtype, width = columns[0].dtype.type, -(-d // 4) * 4
+    matrices = np.zeros((len(local), len(NETWORKS), width, width), dtype)
+    for place, name in enumerate(NETWORKS):
+        matrices[:, place, :d, :d] = networks[name].numpy()
+    of_local, of_networks = np.zeros_like(columns[0]), np.zeros_like(matrices)
+    counts = weights.contiguous().numpy()
+
+    def work(begin: int, end: int) -> None:
+        with flushed_denormals():
+            code.add_slopes(
+                begin, end, *columns, matrices, counts, dtype(strength), dtype(kappa), of_local, of_networks
+            )
+
+    spread(work, np.concatenate([[0], np.count_nonzero(counts, axis=1).cumsum()]))
+    found = {name: torch.from_numpy(of_networks[:, place, :d, :d]) for place, name in enumerate(NETWORKS)}
+    return torch.from_numpy(of_local).transpose(1, 2), found
 
 
 def _share(weights: Tensor) -> Tensor:

@@ -1,18 +1,18 @@
 """The numba backend: matrix factorisation with compiled loops over users, on as many threads as the process may use.
 
-What the kernels do not compute (another model, a personalization, Adam with weight decay), and everything where numba
-is not installed, is left to the torch backend. Weight decay moves rows that a user never touched too, but by the same
-factor all of them: these are not trained, only multiplied.
+What the kernels do not compute (another model, most personalizations, Adam with weight decay), and everything where
+numba is not installed, is left to the torch backend. Weight decay moves rows that a user never touched too, but by the
+same factor all of them: these are not trained, only multiplied.
+
+Where the model sees only the sum S = C + D of the common table and the user's own, both have the gradient of S, and
+C ← C - a g with D ← D - b g is S ← S - (a + b) g: one table is trained, and its change is divided as a to b.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, streams
-from client_app.personalization.base import Changes
+from client_app.personalization.additive import AdditiveTable
+from client_app.personalization.base import PERSONAL, Changes
 from client_app.training.compiled_ncf import fits_ncf, train_ncf
 from client_app.training.compiler import kernels, ncf_kernels, row_kernels
 from client_app.training.denormals import flushed_denormals
 from client_app.training.stacked import train_stacked
 from client_app.training.task import LocalTask
+from client_app.training.threads import spread
 from models import MatrixFactorization
 
 # Tables of the users of one block, in bytes: small enough to stay in the last-level cache of small machines.
@@ -33,9 +35,21 @@ BLOCK_BYTES = 16 * 2**20
 
 
 def fits(task: LocalTask) -> bool:
-    """Whether the kernels compute this task: plain matrix factorisation, and no weight decay under Adam."""
-    plain = isinstance(task.backbone, MatrixFactorization) and not task.personalizations
-    return plain and (task.options.weight_decay == 0 or task.options.optimizer == "sgd")
+    """Whether the kernels compute this task: matrix factorisation of one table, and no weight decay under Adam."""
+    if not isinstance(task.backbone, MatrixFactorization):
+        return False
+    if task.personalizations:
+        return is_sum(task)
+    return task.options.weight_decay == 0 or task.options.optimizer == "sgd"
+
+
+def is_sum(task: LocalTask) -> bool:
+    """Whether a common table and the users' own are trained as their sum: FedRAP's, without its two terms."""
+    match task.personalizations:
+        case (AdditiveTable() as method,):
+            plain = task.options.optimizer == "sgd" and task.options.weight_decay == 0
+            return method.only_sum and plain and "item_embedding" in task.shared
+    return False
 
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
@@ -44,7 +58,7 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
     if code is None or row_code is None:
         _say_once()
     if fits_ncf(task) and code is not None and (code_ncf := ncf_kernels()) is not None:
-        yield from train_ncf(task, code_ncf, _spread)
+        yield from train_ncf(task, code_ncf, spread)
         return
     if code is None or row_code is None or not fits(task):
         yield from train_stacked(task)
@@ -75,7 +89,14 @@ class _Block:
 
     def train(self, code: ModuleType) -> Changes:
         task, users, touched = self.task, self.users, self.touched
-        if "item_embedding" in task.shared:
+        summed = is_sum(task)
+        own_rate = task.rate(PERSONAL) if summed else 0.0
+        rate = task.rate("item_embedding") + own_rate
+        if summed:
+            origin = task.shared["item_embedding"][touched.values].astype(task.dtype)
+            origin += task.private[PERSONAL][self.owners, touched.values]
+            start = np.arange(len(origin), dtype=np.int32)
+        elif "item_embedding" in task.shared:
             origin, start = task.shared["item_embedding"].astype(task.dtype, copy=False), touched.values
         else:
             origin = task.private["item_embedding"][self.owners, touched.values].astype(task.dtype)
@@ -98,7 +119,7 @@ class _Block:
             task.options.local_epochs,
             task.options.batch_size,
             task.options.optimizer == "adam",
-            task.dtype(task.rate("item_embedding")),
+            task.dtype(rate),
             task.dtype(task.rate("user_embedding")),
             task.dtype(task.decay("item_embedding")),
             task.dtype(task.decay("user_embedding")),
@@ -111,11 +132,14 @@ class _Block:
             with flushed_denormals():
                 code.train_users(begin, end, *arguments)
 
-        _spread(work, touched.indptr)
+        spread(work, touched.indptr)
         task.private["user_embedding"][users] = vectors
         if task.whole_table:
             return self._with_untouched(trained, steps, losses)
         changes = Changes(users=users, rows=touched, loss=losses)
+        if summed:
+            task.private[PERSONAL][self.owners, touched.values] += trained * task.dtype(own_rate / rate)
+            trained *= task.dtype(1 - own_rate / rate)
         if as_change:
             changes.by_item["item_embedding"] = trained
         else:
@@ -153,21 +177,3 @@ class _Block:
 @cache
 def _say_once() -> None:
     print("numba is not installed: local training runs in torch, several times slower.", file=sys.stderr)
-
-
-def threads() -> int:
-    """How many threads this process may use: what its environment says (Ray does), else all cores."""
-    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
-
-
-def _spread(work, indptr: NDArray[np.int64]) -> None:  # type: ignore[no-untyped-def]
-    """Call work(begin, end) for parts of the users with about equally many rows, on all threads."""
-    count, users = threads(), len(indptr) - 1
-    if count == 1 or users < 2 * count:
-        work(0, users)
-        return
-    cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], count + 1)[1:-1])
-    bounds = [0, *cuts.tolist(), users]
-    with ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(work, *pair) for pair in pairwise(bounds)]:
-            done.result()

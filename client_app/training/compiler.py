@@ -18,7 +18,7 @@ from types import ModuleType
 from bouquet.files import write_atomically
 
 # They are copied together, because one may import another (`from .kernels import …`).
-_MODULES = ("kernels", "row_kernels", "kernels_ncf")
+_MODULES = ("kernels", "row_kernels", "kernels_ncf", "kernels_redundancy")
 
 
 def kernels() -> ModuleType | None:
@@ -34,6 +34,11 @@ def row_kernels() -> ModuleType | None:
 def ncf_kernels() -> ModuleType | None:
     """The compiled kernels of neural collaborative filtering, or None where numba is not installed."""
     return _load("kernels_ncf")
+
+
+def redundancy_kernels() -> ModuleType | None:
+    """The compiled gradient of redundancy reduction, or None where numba is not installed."""
+    return _load("kernels_redundancy")
 
 
 @cache

@@ -10,10 +10,12 @@ from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, TrainingOptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import user_keys
+from client_app.personalization.base import PERSONAL
 from client_app.training import BACKENDS, LocalTask, compiled
 from client_app.training.denormals import flushed_denormals
 from client_app.training.task import batch_order
 from models import BACKBONES
+from tests.client_app.test_personalizations import make_task as make_method_task
 from tests.client_app.test_training import SIZES, make_task, outcome
 
 
@@ -67,6 +69,21 @@ def test_weight_decay_in_closed_form(batch_size, personal, early_stop_tolerance)
         "early_stop_tolerance": early_stop_tolerance,
     }
     assert_equal_outcomes(lambda: make_task(lengths=SIZES, **options))
+
+
+@pytest.mark.parametrize("batch_size", [4, 2048])
+@pytest.mark.parametrize("early_stop_tolerance", [0.0, 0.05])
+def test_a_sum_of_two_tables_is_trained_as_one(batch_size, early_stop_tolerance):
+    """FedRAP without its two terms, at different rates: what the loop makes of both tables, without torch."""
+    options = {"strategy": "fedrap", "learning_rate": 0.3, "personal_learning_rate": 1.7, "batch_size": batch_size}
+
+    def make():
+        return make_method_task(**options, local_epochs=6, early_stop_tolerance=early_stop_tolerance)
+
+    expected = assert_equal_outcomes(make)
+    assert np.abs(expected["change of item_embedding"]).max() > 1e-2
+    own = expected[PERSONAL] - make().private[PERSONAL]
+    np.testing.assert_allclose(own, 1.7 / 0.3 * expected["change of item_embedding"], atol=1e-12)
 
 
 def test_decay_of_a_row_without_samples_by_hand():

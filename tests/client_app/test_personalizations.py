@@ -91,7 +91,7 @@ COMBINATIONS = [
     {"strategy": "pfedrec"},
     {"strategy": "fedrap", "fedrap_lambda": 0.3, "fedrap_mu": 0.2},
     {"strategy": "fedrap", "fedrap_lambda": 0.3, "fedrap_schedule": "constant"},
-    {"strategy": "fedrap"},
+    {"strategy": "fedrap", "personal_learning_rate": 0.7},
     *({"strategy": "fed3cr", "fed3cr_enhancement": kind} for kind in ("ace", "consensus", "unified", "none")),
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "transfer_hidden_layers": 1},
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "fed3cr_enhancement": "none"},

@@ -1,0 +1,28 @@
+"""Work on users that is divided among threads, for compiled code that does not hold Python's lock."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def threads() -> int:
+    """How many threads this process may use: what its environment says (Ray does), else all cores."""
+    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+
+
+def spread(work, indptr: NDArray[np.int64]) -> None:  # type: ignore[no-untyped-def]
+    """Call work(begin, end) for parts of the users with about equally many rows, on all threads."""
+    count, users = threads(), len(indptr) - 1
+    if count == 1 or users < 2 * count:
+        work(0, users)
+        return
+    cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], count + 1)[1:-1])
+    bounds = [0, *cuts.tolist(), users]
+    with ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(work, *pair) for pair in pairwise(bounds)]:
+            done.result()
