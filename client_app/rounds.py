@@ -23,7 +23,7 @@ from client_app.updates import RowsCollector, SumCollector
 from client_app.using import after, backend_of, local_task, rank, tune
 
 # Private arrays of this many bytes are held in memory at once.
-BLOCK_BYTES = 256 * 2**20
+BLOCK_BYTES = 16 * 2**20
 
 
 def roster(host: Host) -> RosterReply:

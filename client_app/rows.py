@@ -25,8 +25,8 @@ class Rows(Protocol):
     def create(self) -> None:
         """Make the file if it is not there."""
 
-    def read(self, slot: int, position: int, out: Row) -> Row:
-        """One version of one user, read into `out` [1, …].
+    def read(self, wanted: Iterable[tuple[int, int, Row]]) -> None:
+        """Read versions, given as (slot, position, row), each into its row and one after another.
 
         Raises:
             StateError: the file is missing, damaged, of another shape, or sealed with another key.
@@ -47,27 +47,35 @@ class PlainRows:
 
     def __init__(self, path: Path, users: int, shape: tuple[int, ...]) -> None:
         self.path, self._shape = path, (SLOTS, users, *shape)
-        self._map: np.memmap[Any, Any] | None = None
+        self._offset_of_rows: int | None = None
 
     def create(self) -> None:
         if not self.path.exists():
             np.lib.format.open_memmap(self.path, mode="w+", dtype=np.float32, shape=self._shape)
 
-    def read(self, slot: int, position: int, out: Row) -> Row:
-        out[0] = self._stored()[slot, position]
-        return out
+    def read(self, wanted: Iterable[tuple[int, int, Row]]) -> None:
+        # Read, not mapped: memory that is used again and again is faster than pages that are mapped anew.
+        start = self._begin()
+        with self.path.open("rb", buffering=0) as file:
+            for slot, position, row in wanted:
+                if os.preadv(file.fileno(), [row.data], self._place(start, slot, position, row)) != row.nbytes:
+                    raise StateError(f"{self.path} is damaged: it ends before its last row.")
 
     def write(self, rows: Iterable[tuple[int, int, Row]], durable: bool) -> None:
-        offset = int(self._stored().offset)
+        start = self._begin()
         with self.path.open("r+b", buffering=0) as file:
             for slot, position, row in rows:
                 # Plain writes, not a writable map: a full disk is then an error and not a killed process.
-                os.pwrite(file.fileno(), row.data, offset + (slot * self._shape[1] + position) * row.nbytes)
+                os.pwrite(file.fileno(), row.data, self._place(start, slot, position, row))
             if durable:
                 os.fsync(file.fileno())
 
-    def _stored(self) -> np.memmap[Any, Any]:
-        if self._map is None:
+    def _place(self, start: int, slot: int, position: int, row: Row) -> int:
+        return start + (slot * self._shape[1] + position) * row.nbytes
+
+    def _begin(self) -> int:
+        """Where the first row begins."""
+        if self._offset_of_rows is None:
             try:
                 stored: np.memmap[Any, Any] = np.lib.format.open_memmap(self.path, mode="r")
             except (OSError, ValueError) as error:
@@ -75,8 +83,8 @@ class PlainRows:
             if stored.shape != self._shape or stored.dtype != np.float32:
                 found, expected = list(stored.shape), list(self._shape)
                 raise StateError(f"{self.path} holds {found} values where {expected} are expected.")
-            self._map = stored
-        return self._map
+            self._offset_of_rows = int(stored.offset)
+        return self._offset_of_rows
 
 
 class SealedRows:
@@ -102,17 +110,17 @@ class SealedRows:
             with self.path.open("wb") as file:
                 file.truncate(self._size)
 
-    def read(self, slot: int, position: int, out: Row) -> Row:
+    def read(self, wanted: Iterable[tuple[int, int, Row]]) -> None:
         try:
             with self.path.open("rb", buffering=0) as file:
                 if os.fstat(file.fileno()).st_size != self._size:
                     raise StateError(f"{self.path} is damaged: it has not the size that {len(self._users)} users take.")
-                sealed = os.pread(file.fileno(), self._record, self._offset(slot, position))
+                for slot, position, row in wanted:
+                    sealed = os.pread(file.fileno(), self._record, self._offset(slot, position))
+                    content = self._seal.open(sealed, self._owner(position), self.path)
+                    row[:] = np.frombuffer(content, dtype=np.float32).reshape(self._shape)
         except OSError as error:
             raise StateError(f"{self.path} cannot be read ({error}).") from None
-        content = self._seal.open(sealed, self._owner(position), self.path)
-        out[0] = np.frombuffer(content, dtype=np.float32).reshape(self._shape)
-        return out
 
     def write(self, rows: Iterable[tuple[int, int, Row]], durable: bool) -> None:
         with self.path.open("r+b", buffering=0) as file:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from bouquet.errors import StateError
 from bouquet.files import write_atomically
 from bouquet.randomness import Words
 from bouquet.sealing import Seal
-from client_app.rows import SLOTS, PlainRows, Rows, SealedRows
+from client_app.rows import SLOTS, PlainRows, Row, Rows, SealedRows
 
 _FORMAT = "2"
 _INDEX, _SEALED_INDEX = "index.safetensors", "index.sealed"
@@ -108,20 +108,24 @@ class PrivateState:
             user = int(self.users[positions[np.flatnonzero(lost)[0]]])
             raise StateError(f"The private state of user {user:016x} is missing in {self.folder}.")
         values = {}
-        for index, name in enumerate(self.specs):
+        for name in self.specs:
             if name in but:
                 continue
             values[name] = np.empty((len(positions), *self.specs[name].shape), dtype=np.float32)
             if not known.all():
                 values[name][~known] = self._initial(name, positions[~known])
             if known.any():
-                stored = self._rows[name]
-                for k in np.flatnonzero(known):
-                    row = values[name][k : k + 1]
-                    stored.read(int(slots[k]), int(positions[k]), row)
-                    if checksum(row) != self._checksums[index, slots[k], positions[k]]:
-                        raise StateError(f"{stored.path} is damaged: a checksum does not fit.")
+                places = [(int(slots[k]), int(positions[k]), values[name][k]) for k in np.flatnonzero(known)]
+                self._rows[name].read(self._checked(name, places))
         return values
+
+    def _checked(self, name: str, places: Sequence[tuple[int, int, Row]]) -> Iterator[tuple[int, int, Row]]:
+        """The same; the checksum of each row is compared when the next one is asked for, and it is still at hand."""
+        expected = self._checksums[list(self.specs).index(name)]
+        for slot, position, row in places:
+            yield slot, position, row
+            if checksum(row) != expected[slot, position]:
+                raise StateError(f"{self._rows[name].path} is damaged: a checksum does not fit.")
 
     def write(self, positions: NDArray[np.int64], round_: int, checkpoint_round: int, values: Values) -> None:
         """Write a version of some users; it counts after `commit`.
@@ -180,11 +184,10 @@ class PrivateState:
         self._prepare()
         for name in self.specs:
             plain = self._rows_of(name, None)
-            known = [(int(slot), int(position)) for slot, position in np.argwhere(self._rounds > 0)]
-            self._rows[name].write(
-                ((s, p, plain.read(s, p, np.empty((1, *self.specs[name].shape), np.float32))) for s, p in known),
-                self._durable,
-            )
+            for slot, position in np.argwhere(self._rounds > 0).tolist():
+                row = (slot, position, np.empty(self.specs[name].shape, np.float32))
+                plain.read([row])
+                self._rows[name].write([row], self._durable)
         self.commit()
         for path in [self.folder / _INDEX, *(self.folder / f"{name}.npy" for name in self.specs)]:
             path.unlink()

@@ -93,13 +93,13 @@ class _Block:
         own_rate = task.rate(PERSONAL) if summed else 0.0
         rate = task.rate("item_embedding") + own_rate
         if summed:
-            origin = task.shared["item_embedding"][touched.values].astype(task.dtype)
+            origin = task.shared["item_embedding"][touched.values].astype(task.dtype, copy=False)
             origin += task.private[PERSONAL][self.owners, touched.values]
             start = np.arange(len(origin), dtype=np.int32)
         elif "item_embedding" in task.shared:
             origin, start = task.shared["item_embedding"].astype(task.dtype, copy=False), touched.values
         else:
-            origin = task.private["item_embedding"][self.owners, touched.values].astype(task.dtype)
+            origin = task.private["item_embedding"][self.owners, touched.values].astype(task.dtype, copy=False)
             start = np.arange(len(origin), dtype=np.int32)
         trained = np.empty((len(touched.values), origin.shape[1]), task.dtype)
         vectors = task.private["user_embedding"][users].astype(task.dtype)
