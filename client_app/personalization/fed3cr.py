@@ -247,7 +247,8 @@ class _Cosines:
 
     def __init__(self, table: Tensor, centre: Tensor, valid: Tensor) -> None:
         self.table = table
-        self.rows = torch.linalg.vector_norm(table, dim=2).clamp_(min=_TINY)
+        # Columns are contiguous: adding them up is several times faster than a norm along the rows.
+        self.rows = table.square().sum(dim=2).sqrt_().clamp_(min=_TINY)
         self.length = torch.linalg.vector_norm(centre, dim=1, keepdim=True).clamp(min=_TINY)
         self.direction = centre / self.length
         self.cosines = torch.bmm(table, self.direction.unsqueeze(2)).squeeze(2).div_(self.rows)
