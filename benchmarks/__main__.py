@@ -20,6 +20,9 @@ def main() -> None:
     quick = parser.parse_args().quick
     tables = {
         "Local training, one core": local_training.quick() if quick else local_training.full(),
+        "Device-side methods, one core": local_training.measure_methods(
+            sorted(local_training.METHODS), repetitions=1 if quick else 5
+        ),
         "FedCA on the server, one core": fedca_server.quick() if quick else fedca_server.full(),
         "Whole rounds, all users": rounds.quick() if quick else rounds.full(),
         "Growth": rounds.quick_growth() if quick else rounds.full_growth(),
