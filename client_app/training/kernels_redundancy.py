@@ -69,17 +69,22 @@ def _outer(gradient, memory, tiles, sizes, source, target, width):
 
 
 @_compile
+def _mean(memory, tiles, sizes, group, unit, width, shares):
+    """The weighted mean of a column."""
+    mean = memory.dtype.type(0)
+    for tile in range(tiles):
+        at, row = (_place(tile, group, width) + np.uint64(unit)) * _STRIDE, np.uint64(tile * _ROWS)
+        for i in range(sizes[tile]):
+            mean += shares[row + i] * memory[at + i]
+    return mean
+
+
+@_compile
 def _standardise(memory, tiles, sizes, group, width, shares, inverse):
     """Columns lose their mean and are divided by √(variance + 1e-5); `inverse` receives one over it."""
     zero, epsilon = memory.dtype.type(0), memory.dtype.type(1e-5)
     for unit in range(width):
-        mean, variance = zero, zero
-        for tile in range(tiles):
-            at, row = (_place(tile, group, width) + np.uint64(unit)) * _STRIDE, np.uint64(tile * _ROWS)
-            total = zero
-            for i in range(sizes[tile]):
-                total += shares[row + i] * memory[at + i]
-            mean += total
+        mean, variance = _mean(memory, tiles, sizes, group, unit, width, shares), zero
         for tile in range(tiles):
             at, row = (_place(tile, group, width) + np.uint64(unit)) * _STRIDE, np.uint64(tile * _ROWS)
             total = zero
@@ -112,15 +117,8 @@ def _rectify(memory, tiles, sizes, source, target, width):
 @_compile
 def _centre(memory, tiles, sizes, group, weighted, width, shares):
     """Columns lose their mean; `weighted` receives them times the rows' shares."""
-    zero = memory.dtype.type(0)
     for unit in range(width):
-        mean = zero
-        for tile in range(tiles):
-            at, row = (_place(tile, group, width) + np.uint64(unit)) * _STRIDE, np.uint64(tile * _ROWS)
-            total = zero
-            for i in range(sizes[tile]):
-                total += shares[row + i] * memory[at + i]
-            mean += total
+        mean = _mean(memory, tiles, sizes, group, unit, width, shares)
         for tile in range(tiles):
             at, row = (_place(tile, group, width) + np.uint64(unit)) * _STRIDE, np.uint64(tile * _ROWS)
             to = (_place(tile, weighted, width) + np.uint64(unit)) * _STRIDE
