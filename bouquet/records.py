@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,15 @@ def message_bytes(content: RecordDict) -> int:
 
 
 def pack(arrays: dict[str, Any]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.ascontiguousarray(values)) for name, values in arrays.items()})
+    return ArrayRecord({name: _packed(np.ascontiguousarray(values)) for name, values in arrays.items()})
+
+
+def _packed(values: NDArray[Any]) -> Array:
+    """What `Array(values)` makes, copied once: the tables of all users of a node are large."""
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    data = b"".join((header.getvalue(), values.data))
+    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
 
 
 def words_to_array(words: tuple[str, ...]) -> NDArray[np.uint8]:
@@ -111,6 +120,20 @@ def read_raw(content: RecordDict, record: str, name: str) -> NDArray[Any]:
         raise WireError(f"array '{name}' cannot be read ({error})") from None
 
 
+def _read_only(array: Array, name: str) -> NDArray[Any]:
+    """The values where they lie in the message."""
+    try:
+        file = BytesIO(array.data)
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"its format is {version}")
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        values = np.frombuffer(array.data, dtype, offset=file.tell())
+        return values.reshape(shape, order="F" if by_columns else "C")
+    except (ValueError, TypeError, OSError, EOFError) as error:
+        raise WireError(f"array '{name}' cannot be read ({error})") from None
+
+
 def read_array(content: RecordDict, record: str, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     values = read_raw(content, record, name)
     if values.dtype != dtype or values.shape != shape:
@@ -139,7 +162,7 @@ def read_shared(content: RecordDict, specs: Specs) -> Arrays:
 
 
 def read_personal(content: RecordDict, num_users: int) -> Arrays:
-    arrays = {name: read_raw(content, "personal", name) for name in read_record(content, "personal")}
+    arrays = {name: _read_only(array, name) for name, array in read_record(content, "personal").items()}
     for name, values in arrays.items():
         if values.ndim == 0 or len(values) != num_users:
             raise WireError(f"personal array '{name}' should have one entry for each of {num_users} users")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Array, Arrays, Specs, exchanged, initial_shared
 from bouquet.methods.fedca import FedCAOptions, interpolate
 from bouquet.randomness import Purpose, generator
+from bouquet.records import PackedRows
 from bouquet.reporting.heatmaps import write_heatmaps
 from bouquet.wire import TrainReply, Update
 from strategies.base import BaseStrategy, Extra
@@ -20,6 +21,9 @@ from strategies.fedca_variants import component_similarity, largest_weights
 
 # Users whose part of S, C and W a run leaves behind (Fig. 7).
 SHOWN_USERS = 10
+
+# Tables of so many users are taken at once: they stay in the cache until they are stored.
+USERS_AT_ONCE = 32
 
 T = TypeVar("T")
 
@@ -55,7 +59,8 @@ class FedCA(BaseStrategy):
         self._shown: dict[str, NDArray[np.floating]] = {}
 
     def personal(self, users: NDArray[np.int64]) -> Arrays:
-        return {name: values[users] for name, values in self.aggregates.items()}
+        everyone = np.array_equal(users, np.arange(len(self.roster.users)))  # then nothing has to be copied
+        return {name: values if everyone else values[users] for name, values in self.aggregates.items()}
 
     def personal_to_evaluate(self, users: NDArray[np.int64]) -> Arrays:
         return self.personal(users) if self.options.fedca_evaluate == "mixed" else {}
@@ -71,8 +76,9 @@ class FedCA(BaseStrategy):
         pool = np.arange(len(self.roster.users)) if self.options.fedca_mix_all_users else trained
         pool = self._drawn(server_round, pool)
         mixed = {name: self._to_mix(name, pool, trained) for name in self.tables}
-        for name, tables in self.tables.items():
-            self.aggregates[name][trained] = tables[trained]  # who is not mixed goes on with its own
+        if self.options.fedca_server_learning_rate != 1:
+            for name, tables in self.tables.items():
+                self.aggregates[name][trained] = tables[trained]  # who is not mixed goes on with its own
         weights = self._weights(pool)
         self._timed("mixing", lambda: self._mix(weights, pool, mixed))
         support = (weights > 0).sum(axis=1)
@@ -123,17 +129,16 @@ class FedCA(BaseStrategy):
         """
         rate = np.float32(self.options.fedca_server_learning_rate)
         for name, packed in reply.rows.items():
-            start = self._start(name, members)
-            longer = start.copy() if rate != 1 else start
-            if packed.rows is None or packed.indptr is None:
-                at: tuple[Any, ...] = ()
-            else:
-                at = (np.repeat(np.arange(len(members)), np.diff(packed.indptr)), packed.rows)
-            start[at] += packed.values
-            self.tables[name][members] = start
-            if rate != 1:
-                longer[at] += rate * packed.values
-            self.aggregates[name][members] = longer
+            for begin in range(0, len(members), USERS_AT_ONCE):
+                block = slice(begin, min(begin + USERS_AT_ONCE, len(members)))
+                users, start = members[block], self._start(name, members[block])
+                at, change = _changed(packed, block)
+                longer = start.copy() if rate != 1 else start
+                start[at] += change
+                self.tables[name][users] = start
+                if rate != 1:
+                    longer[at] += rate * change
+                self.aggregates[name][users] = longer
         if "features" in reply.reports:
             self._keep_features(members, reply.reports["features"])
 
@@ -233,3 +238,12 @@ class FedCA(BaseStrategy):
         result: Any = work()
         self._stages[stage] = time.perf_counter() - begin
         return result
+
+
+def _changed(packed: PackedRows, block: slice) -> tuple[tuple[Any, ...], NDArray[np.float32]]:
+    """Where the tables of some of the users change, and by how much."""
+    if packed.rows is None or packed.indptr is None:
+        return (), packed.values[block]
+    indptr = packed.indptr[block.start : block.stop + 1]
+    part = slice(int(indptr[0]), int(indptr[-1]))
+    return (np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), packed.rows[part]), packed.values[part]

@@ -59,7 +59,8 @@ class MixedTable(Personalization):
             mixed[first] = aggregate[first]
             given = given.with_own(name, mixed, reported=True)
         if self.options.fedca_proximal > 0 or self.options.ldp_delta > 0:
-            given = replace(given, anchors={f"aggregate/{name}": personal[name] for name in self.mixed})
+            # What lies in a message cannot be written to, and torch takes no such memory.
+            given = replace(given, anchors={f"aggregate/{name}": personal[name].copy() for name in self.mixed})
         return given
 
     def deploy(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
