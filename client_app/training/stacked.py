@@ -69,6 +69,8 @@ class Chunk:
     def __init__(self, task: LocalTask, users: NDArray[np.int64], rows: Ragged) -> None:
         self.task, self.users, self.rows = task, users, rows
         self.num_rows = int(rows.lengths.max(initial=0))
+        # Every row of every user: then there is no padding, and nothing to look up.
+        self.whole = len(rows.values) == len(users) * task.num_items
         self.owner = rows.row_of_value
         self.place = positions(rows.lengths)
         self.device = torch.device(task.options.device)
@@ -211,9 +213,10 @@ class Chunk:
     def _stack(self, name: str) -> Tensor:
         """An array of all users: [c, r, …] by item, with zeros past a user's last row; else [c, …]."""
         task, common = self.task, self.task.common(name)
-        if not task.by_item(name):
+        by_item = task.by_item(name)
+        if self.whole or not by_item:
             whole = task.own(name)[self.users] if common is None else np.repeat(common[None], len(self.users), axis=0)
-            return self._tensor(whole)
+            return self._arranged(self._tensor(whole)) if by_item else self._tensor(whole)
         stacked = np.zeros((len(self.users), self.num_rows, *task.specs[name].shape[1:]), dtype=task.dtype)
         if common is None:
             stacked[self.owner, self.place] = task.own(name)[self.users[self.owner], self.rows.values]
@@ -227,10 +230,12 @@ class Chunk:
     def _put_back(self, weights: dict[str, Tensor]) -> None:
         self.before = {}
         for name, target in self.task.private.items():
-            at = (self.users[self.owner], self.rows.values) if self.task.by_item(name) else (self.users,)
+            by_row = self.task.by_item(name) and not self.whole
+            at = (self.users[self.owner], self.rows.values) if by_row else (self.users,)
+            values = self._flat(name, weights[name])
             if name in self.task.reported:
-                self.before[name] = target[at]
-            target[at] = self._flat(name, weights[name])
+                self.before[name] = target[at].reshape(values.shape)
+            target[at] = values.reshape(-1, *target.shape[1 + by_row :])
 
     def _change(self, name: str, trained: Tensor) -> NDArray[np.floating]:
         """[nnz, …] or [c, …]: what training changed."""
@@ -238,7 +243,10 @@ class Chunk:
         if name in self.before:
             return values - self.before[name]
         start = self.task.shared[name]
-        values -= start[self.rows.values] if self.task.by_item(name) else start
+        if self.task.by_item(name) and not self.whole:
+            values -= start[self.rows.values]
+        else:
+            values.reshape(-1, *start.shape)[:] -= start
         return values
 
     def _flat(self, name: str, stacked: Tensor) -> NDArray[np.floating]:
@@ -246,6 +254,8 @@ class Chunk:
         if not self.task.by_item(name):
             return stacked.detach().cpu().numpy().copy()
         flat = stacked.detach().contiguous().flatten(0, 1)
+        if self.whole:
+            return flat.cpu().numpy()
         return flat[torch.from_numpy(self.owner * self.num_rows + self.place).to(self.device)].cpu().numpy()
 
 
