@@ -66,7 +66,7 @@ class PlainRows:
         with self.path.open("r+b", buffering=0) as file:
             for slot, position, row in rows:
                 # Plain writes, not a writable map: a full disk is then an error and not a killed process.
-                os.pwrite(file.fileno(), row.data, self._place(start, slot, position, row))
+                _write(file.fileno(), row.data.cast("B"), self._place(start, slot, position, row))
             if durable:
                 os.fsync(file.fileno())
 
@@ -126,7 +126,7 @@ class SealedRows:
         with self.path.open("r+b", buffering=0) as file:
             for slot, position, row in rows:
                 sealed = self._seal.close(row.tobytes(), self._owner(position))
-                os.pwrite(file.fileno(), sealed, self._offset(slot, position))
+                _write(file.fileno(), memoryview(sealed), self._offset(slot, position))
             if durable:
                 os.fsync(file.fileno())
 
@@ -139,3 +139,10 @@ class SealedRows:
 
     def _owner(self, position: int) -> str:
         return f"{self._belongs_to}/{int(self._users[position]):016x}"
+
+
+def _write(file: int, data: memoryview, offset: int) -> None:
+    """Write all of it: a disk that is nearly full takes a part of a row, and refuses only the rest."""
+    while data:
+        done = os.pwrite(file, data, offset)
+        data, offset = data[done:], offset + done

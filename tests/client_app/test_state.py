@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bouquet.arrays import ArraySpec
 from bouquet.errors import ConfigError, StateError
 from bouquet.randomness import user_keys
-from bouquet.sealing import Seal, read_seal
+from bouquet.sealing import OVERHEAD, Seal, read_seal
 from client_app.state import PrivateState, checksum
 from tests.conftest import REPOSITORY
 
@@ -237,6 +237,35 @@ def test_a_bad_key_file_is_named(tmp_path, text):
 def allocated(path):
     """Bytes that a file takes on the disk, holes left out."""
     return path.stat().st_blocks * 512
+
+
+@pytest.mark.parametrize("seal", [None, KEY], ids=["plain", "sealed"])
+def test_a_disk_that_takes_half_a_row_is_an_error(tmp_path, seal):
+    """A write up to the middle of the last row, which is round 2's, is short and no error by itself."""
+    state = PrivateState(tmp_path, "s", USERS, SPECS, initial, seal=seal)
+    state.write(ALL, 1, 0, version(1))
+    state.commit()
+    header, row = (0, 80 + OVERHEAD) if seal else (128, 80)
+    script = """
+import resource, sys
+from tests.client_app.test_state import ALL, KEY, SPECS, USERS, initial, version
+from client_app.state import PrivateState
+from pathlib import Path
+
+state = PrivateState(Path(sys.argv[1]), "s", USERS, SPECS, initial, seal=KEY if sys.argv[3] else None)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+try:
+    state.write(ALL, 2, 0, version(2))
+except OSError:
+    print("refused")
+"""
+    arguments = [str(tmp_path), str(header + 8 * row + row // 2), "sealed" if seal else ""]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert done.stdout == "refused\n"
+    values = PrivateState(tmp_path, "s", USERS, SPECS, initial, seal=seal).read(ALL, 3, np.ones(3, bool))
+    np.testing.assert_array_equal(values["item_embedding"], version(1)["item_embedding"])
 
 
 def test_ten_users_of_a_large_node_are_read_alone(tmp_path):
