@@ -6,7 +6,6 @@ import torch
 
 from client_app.personalization import redundancy
 from client_app.personalization.redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
-from client_app.training import threads
 
 STRENGTH, KAPPA = 0.3, 0.05
 
@@ -67,7 +66,7 @@ def test_threads_change_nothing(monkeypatch):
     given = example(8, 40, 5)
     results = []
     for count in (1, 2, 4):
-        monkeypatch.setattr(threads, "threads", lambda count=count: count)
+        monkeypatch.setenv("OMP_NUM_THREADS", str(count))
         results.append(redundancy_and_slopes(*given, STRENGTH, KAPPA))
     for found, networks in results[1:]:
         assert torch.equal(found, results[0][0])

@@ -9,7 +9,7 @@ from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, TrainingOptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import user_keys
-from client_app.training import BACKENDS, LocalTask, compiled, stacked, task, threads
+from client_app.training import BACKENDS, LocalTask, compiled, stacked, task
 from client_app.training.task import batch_order
 from models import BACKBONES
 from models.sequence import SequenceBackbone
@@ -245,7 +245,7 @@ def test_single_precision_is_close_to_the_oracle(optimizer):
 def test_the_result_does_not_depend_on_the_number_of_threads(monkeypatch):
     results = []
     for count in (1, 2, 5):
-        monkeypatch.setattr(threads, "threads", lambda count=count: count)
+        monkeypatch.setenv("OMP_NUM_THREADS", str(count))
         results.append(outcome(make_task(lengths=SIZES, batch_size=16), "numba"))
     for other in results[1:]:
         for name, values in results[0].items():
