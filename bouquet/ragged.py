@@ -57,8 +57,10 @@ class Ragged:
         return self.values[self.indptr[index] : self.indptr[index + 1]]
 
     def take(self, rows: ArrayLike) -> Ragged:
-        """The given rows [k], in that order, as a new Ragged."""
+        """The given rows [k], in that order, as a new Ragged; rows that follow one another as views."""
         rows = np.asarray(rows, dtype=np.int64)
+        if follow_one_another(rows):
+            return self.between(slice(int(rows[0]), int(rows[-1]) + 1))
         lengths = self.lengths[rows]
         starts = np.repeat(self.indptr[rows], lengths)
         return Ragged.from_lengths(lengths, self.values[starts + positions(lengths)])
@@ -67,6 +69,11 @@ class Ragged:
         """Neighbouring rows start:stop, as views."""
         indptr = self.indptr[rows.start : rows.stop + 1]
         return Ragged(indptr - indptr[0], self.values[indptr[0] : indptr[-1]])
+
+
+def follow_one_another(rows: NDArray[np.int64]) -> bool:
+    """Whether rows [k] are n, n + 1, …, so that a slice holds them."""
+    return len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
 def positions(lengths: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from bouquet.evaluation.spectra import abundance
 from bouquet.wire import TrainRequest
 from client_app.host import Host
 from client_app.personalization.base import PERSONAL, Given, Tensors
-from client_app.rounds import blocks_of, given_to
+from client_app.rounds import blocks_of, deployed, given_to
 from client_app.scoring import VIEW_BYTES, whole_catalogue
 from client_app.using import backend_of, local_task
 from models import SequenceBackbone
@@ -126,9 +126,9 @@ def diagnose(
         for first in range(block.start, block.stop, size):
             few = slice(first, min(first + size, block.stop))
             start = given_to(host, replace(now, round=round_ + 1), state, few, asked[few], "start")
-            deployed = given_to(host, now, state, few, asked[few], "deploy")
+            uses = deployed(host, now, state, few, asked[few])
             here = np.flatnonzero(users[few] == consenting) if consenting is not None else np.zeros(0, np.int64)
-            diagnosis += _Look(host, asked[few], round_, shared).at(start, deployed, here)
+            diagnosis += _Look(host, asked[few], round_, shared).at(start, uses, here)
     return diagnosis
 
 

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Specs
+from bouquet.arrays import Arrays, Specs
 from bouquet.config import RunConfig, Scalar, lookup, own
 from bouquet.errors import WireError
 from bouquet.methods.hetefedrec import HeteFedRecOptions
 from bouquet.records import PackedArray
 from bouquet.wire import EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
+from client_app.own_rows import OwnRows
 from client_app.personalization import device_methods
 from client_app.personalization.base import Personalization
 from client_app.state import PrivateState, Values
@@ -93,12 +94,15 @@ class Prefixes:
         whole = self._state.read(positions, before, trained, unread)
         return {name: np.ascontiguousarray(whole[name][:, *part]) for name, part in self._part.items()}
 
-    def write(self, positions: NDArray[np.int64], round_: int, checkpoint_round: int, values: Values) -> None:
+    def write(
+        self, positions: NDArray[np.int64], round_: int, checkpoint_round: int, values: Values,
+        started: Arrays | None = None, own_rows: OwnRows | None = None,
+    ) -> None:  # fmt: skip
         """As `PrivateState.write`; what lies behind the group's size stays as it was."""
         whole = self._state.read(positions, round_, np.zeros(len(positions), dtype=bool))
         for name, part in self._part.items():
             whole[name][:, *part] = values[name]
-        self._state.write(positions, round_, checkpoint_round, whole)
+        self._state.write(positions, round_, checkpoint_round, whole, started, own_rows)
 
 
 def split(request: Request, specs: Sequence[Specs]) -> list[tuple[int, NDArray[np.int64], Request]]:
@@ -124,15 +128,40 @@ def split(request: Request, specs: Sequence[Specs]) -> list[tuple[int, NDArray[n
         if request.shared and came != {f"{group}/{name}" for name in specs[group]}:
             key = int(request.users[places[0]])
             raise WireError(f"user {key:016x} was given group {group}, and the arrays of that group did not come")
-        part = replace(
-            request,
-            users=request.users[places],
-            trained=request.trained[places],
-            shared={name.partition("/")[2]: request.shared[name] for name in sorted(came)},
-            personal={name: values[places] for name, values in request.personal.items() if name != "group"},
-        )
-        parts.append((group, places, part))
+        part = _for_users(request, places)
+        part.personal.pop("group")
+        shared = {name.partition("/")[2]: request.shared[name] for name in sorted(came)}
+        parts.append((group, places, replace(part, shared=shared)))
     return parts
+
+
+def split_by_origin(
+    request: EvaluateRequest, positions: NDArray[np.int64], state: PrivateState
+) -> list[tuple[int, NDArray[np.int64], EvaluateRequest]]:
+    """One request for the users of each of the common tables that own versions are from, with these tables in it.
+
+    Args:
+        positions: of the request's users among the hosted ones.
+    """
+    origins = state.origins(positions, request.round + 1, request.trained)
+    parts = []
+    for number, origin in enumerate(np.unique(origins)):
+        places = np.flatnonzero(origins == origin)
+        part = _for_users(request, places)
+        if origin:
+            part = replace(part, shared={**request.shared, **state.origin(origin)})
+        parts.append((number, places, part))
+    return parts
+
+
+def _for_users(request: Request, places: NDArray[np.int64]) -> Request:
+    """The request for some of its users."""
+    return replace(
+        request,
+        users=request.users[places],
+        trained=request.trained[places],
+        personal={name: values[places] for name, values in request.personal.items()},
+    )
 
 
 def join_training(request: TrainRequest, parts: Sequence[tuple[int, NDArray[np.int64], TrainReply]]) -> TrainReply:
@@ -161,8 +190,13 @@ def join_evaluation(
     request: EvaluateRequest, parts: Sequence[tuple[int, NDArray[np.int64], EvaluateReply]]
 ) -> EvaluateReply:
     """One reply from those of the groups."""
-    seconds = sum(reply.seconds for _, _, reply in parts)
-    return EvaluateReply(users=request.users, metrics=_joined(parts, lambda reply: reply.metrics), seconds=seconds)
+    reports = {name: _joined(parts, _told(name)) for name in parts[0][2].reports}
+    return EvaluateReply(
+        users=request.users,
+        metrics=_joined(parts, lambda reply: reply.metrics),
+        seconds=sum(reply.seconds for _, _, reply in parts),
+        reports=reports,
+    )
 
 
 Reply = TypeVar("Reply", TrainReply, EvaluateReply)
@@ -177,3 +211,7 @@ def _joined(
     joined = np.empty_like(together)
     joined[places] = together
     return joined
+
+
+def _told(name: str) -> Callable[[EvaluateReply], NDArray[np.float32]]:
+    return lambda reply: reply.reports[name]

@@ -215,6 +215,12 @@ class Host:
         """The shared arrays of which every user keeps a version of its own."""
         return frozenset().union(*(method.kept for method in self.methods))
 
+    @cached_property
+    def tuned(self) -> dict[str, ArraySpec]:
+        """The common tables that every user trains from and recommends with as its own training left them."""
+        names = frozenset[str]().union(*(method.tuned for method in self.methods)) - self.kept
+        return {name: self.model_specs[name] for name in sorted(names)}
+
     def private_specs(self, shared: Mapping[str, object]) -> dict[str, ArraySpec]:
         """The arrays that are kept here when only `shared` ones travel to all users alike."""
         specs = dict(self.backbone.private)
@@ -234,7 +240,7 @@ class Host:
 
         node = f"node-{self.histories.partition}-of-{self.histories.num_partitions}"
         folder = self.state_root / series / node
-        return PrivateState(folder, series, self.histories.users, specs, initial, self.durable, self.seal)
+        return PrivateState(folder, series, self.histories.users, specs, initial, self.durable, self.seal, self.tuned)
 
 
 def default_state_root() -> Path:

@@ -13,8 +13,9 @@ from bouquet.arrays import Arrays
 from bouquet.errors import WireError
 from bouquet.evaluation.metrics import PARTS
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest
-from client_app.groups import Prefixes, join_evaluation, join_training, split
+from client_app.groups import Prefixes, join_evaluation, join_training, split, split_by_origin
 from client_app.host import Host
+from client_app.own_rows import OwnRows
 from client_app.personalization.base import Changes, Given
 from client_app.protection import is_protected, protect
 from client_app.state import PrivateState, Values
@@ -77,10 +78,10 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes) ->
         collector = collector or _collector(host, request, given, asked)
         task = local_task(host, given, positions, request.round)
         judged = [method for method in host.methods if method.needs_validation]
-        kept: list[Changes] = []
+        made: list[Changes] = []
         for changes in backend(task):
-            if judged:
-                kept.append(changes)
+            if judged or host.tuned:
+                made.append(changes)
             for method in host.methods:
                 changes = method.disguise(changes, given, users, request.round, host.draw_seed)
             collector.add(protected(host, task, changes), offset=block.start)
@@ -89,11 +90,13 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes) ->
         for method in host.methods:
             reports[-1] |= method.reports(given, users, task.positives, task.negatives, request.round, host.draw_seed)
         if judged:
-            trained, own_rows = after(given, kept, len(positions))
+            trained, own_rows = after(given, made, len(positions))
             metrics = rank(host, trained, positions, request.round, own_rows)[:, PARTS.index("validation")]
             for method in judged:
                 reports[-1] |= method.validation_reports(metrics)
-        state.write(positions, request.round, request.checkpoint_round, given.own)
+        started = {name: given.shared[name] for name in host.tuned}
+        tuned = OwnRows.after(started, made) if started else None
+        state.write(positions, request.round, request.checkpoint_round, given.own, started, tuned)
     if collector is None:
         raise WireError("no user is asked to train")
     told = {name: _stacked([part[name] for part in reports]) for name in reports[0]}
@@ -121,6 +124,26 @@ def given_to(
     return given
 
 
+def deployed(
+    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
+    positions: NDArray[np.int64],
+) -> Given:  # fmt: skip
+    """What some users recommend with, all that they have of their own as whole arrays."""
+    given = given_to(host, request, state, block, positions, "deploy")
+    if not (host.tuned and isinstance(state, PrivateState)):
+        return given
+    before, trained = request.round + 1, request.trained[block]
+    origins = state.origins(positions, before, trained)
+    own_rows = state.own_rows(positions, before, trained)
+    for name in host.tuned:
+        tables = np.repeat(given.shared[name][None], len(positions), axis=0)
+        for origin in np.unique(origins[origins > 0]):
+            tables[origins == origin] = state.origin(origin)[name]
+        own_rows.put(name, tables)
+        given = given.with_own(name, tables)
+    return given
+
+
 def unread_at_start(host: Host) -> frozenset[str]:
     """The users' own versions that nobody starts training from; a plug-in may want what the base method does not."""
     wanted = frozenset[str]().union(*(method.kept - method.replaced for method in host.methods))
@@ -140,7 +163,13 @@ def _collector(
 def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
     """Rank the held-out items of the asked users with the model that their devices would use."""
     if not host.groups:
-        return _evaluate(host, request, host.state(request.series, request.shared))
+        state = host.state(request.series, request.shared)
+        if not used_by_rows(host) or not len(request.users):
+            return _evaluate(host, request, state)
+        by_origin = split_by_origin(request, host.positions(request.users), state)
+        return join_evaluation(
+            request, [(number, places, _evaluate(host, part, state)) for number, places, part in by_origin]
+        )
     state = _state_of_all(host, request)
     parts = [
         (group, places, _evaluate(member, part, Prefixes(state, member.private_specs(part.shared))))
@@ -157,8 +186,11 @@ def _evaluate(host: Host, request: EvaluateRequest, state: PrivateState | Prefix
     reports: list[dict[str, NDArray[np.float32]]] = []
     for block in blocks_of(host, request.shared, len(asked)):
         positions = asked[block]
-        given = given_to(host, request, state, block, positions, "deploy")
-        own_rows = None
+        if used_by_rows(host) and isinstance(state, PrivateState):
+            given = given_to(host, request, state, block, positions, "deploy")
+            own_rows = state.own_rows(positions, request.round + 1, request.trained[block])
+        else:
+            given, own_rows = deployed(host, request, state, block, positions), None
         reports.append({})
         for method in host.methods:
             reports[-1] |= method.evaluation_reports(given, host.histories.train.take(positions))
@@ -181,9 +213,18 @@ def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
     return protect(changes, host.config, users, positives, task.num_items, host.draw_seed, task.round)
 
 
+def used_by_rows(host: Host) -> bool:
+    """Whether users' own versions of common tables are used as the rows in which they differ."""
+    return bool(host.tuned) and not any(method.in_loss for method in host.methods)
+
+
 def blocks_of(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
     """Slices of the asked users whose private arrays fit the memory that we allow ourselves."""
     own = [spec.size for spec in host.private_specs(shared).values()]
+    for spec in host.tuned.values():
+        samples = (1 + host.config.negatives_per_positive) * len(host.histories.train.values)
+        rows = min(spec.shape[0], samples // max(len(host.histories.users), 1) + 1)
+        own.append(rows * spec.size // spec.shape[0] if used_by_rows(host) else spec.size)
     if any(method.tuning is not None for method in host.methods):  # then every user has its own network for a while
         own += [spec.size for name, spec in host.model_specs.items() if name in shared and not spec.by_item]
     per_user = 4 * sum(own)

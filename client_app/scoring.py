@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bouquet.ragged import Ragged, positions
+from bouquet.ragged import Ragged, follow_one_another, positions
+from client_app.own_rows import OwnRows
 from client_app.personalization.base import Given, Personalization, Tensors, Working
+from client_app.training.compiler import row_kernels
 from client_app.training.sequences import last
-from models import HISTORY, Backbone, SequenceBackbone
+from models import HISTORY, Backbone, MatrixFactorization, SequenceBackbone
 from models.sequence import rows_of
 
 # Views of whole tables are made for as many users at once as fit into this many bytes.
@@ -22,26 +23,6 @@ VIEW_BYTES = 64 * 2**20
 READ_USERS = 256
 
 ScoreRows = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class OwnRows:
-    """What single users use in place of some rows of the common tables.
-
-    Attributes:
-        rows: [k] rows of items, ascending.
-        values: name -> [nnz, …].
-    """
-
-    rows: Ragged
-    values: dict[str, NDArray[np.float32]]
-
-    def take(self, users: NDArray[np.int64]) -> OwnRows:
-        """Those of some of the users."""
-        lengths = self.rows.lengths[users]
-        at = np.repeat(self.rows.indptr[users], lengths) + positions(lengths)
-        rows = Ragged.from_lengths(lengths, self.rows.values[at])
-        return OwnRows(rows, {name: values[at] for name, values in self.values.items()})
 
 
 def scorer(
@@ -94,7 +75,7 @@ def scorer(
 
 def _rows(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
     """values[rows]; rows that follow one another are not copied."""
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+    if follow_one_another(rows):
         return values[int(rows[0]) : int(rows[-1]) + 1]
     return values[torch.from_numpy(rows)]
 
@@ -121,6 +102,10 @@ def _scores(backbone: Backbone, arrays: Tensors, histories: Ragged, mine: OwnRow
         private[HISTORY] = _marks(histories, _num_items(backbone))
     found = backbone.scores(private, shared)
     if mine is None or not len(mine.rows.values):
+        return found
+    if isinstance(backbone, MatrixFactorization) and (code := row_kernels()) is not None:
+        values = mine.values["item_embedding"]
+        code.score_rows(private["user_embedding"].numpy(), mine.rows.indptr, mine.rows.values, values, found.numpy())
         return found
     owner, place = mine.rows.row_of_value, positions(mine.rows.lengths)
     k, width = len(mine.rows), int(mine.rows.lengths.max())

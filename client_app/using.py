@@ -16,8 +16,9 @@ from bouquet.config import TrainingOptions
 from bouquet.evaluation import evaluate_users
 from bouquet.ragged import Ragged
 from client_app.host import Host
+from client_app.own_rows import OwnRows
 from client_app.personalization.base import Changes, Given, Tuning
-from client_app.scoring import OwnRows, scorer
+from client_app.scoring import scorer
 from client_app.training import BACKENDS, Backend, LocalTask
 from data_partition import training_negatives
 from models import SequenceBackbone
@@ -75,15 +76,7 @@ def after(given: Given, changes: Sequence[Changes], count: int, share: float = 1
             for part in changes:
                 own[part.users] = given.shared[name] + share * part.dense[name]
             given = given.with_own(name, own)
-    owner = np.concatenate([part.users[part.rows.row_of_value] for part in changes])
-    items = np.concatenate([part.rows.values for part in changes])
-    order = np.argsort(owner, kind="stable")
-    rows = Ragged.from_lengths(np.bincount(owner, minlength=count), items[order])
-    values = {}
-    for name in given.shared:
-        change = np.concatenate([part.by_item[name] for part in changes])[order]
-        values[name] = (given.shared[name][rows.values] + share * change).astype(np.float32)
-    return given, OwnRows(rows, values)
+    return given, OwnRows.after(given.shared, changes, share)
 
 
 def rank(

@@ -164,6 +164,8 @@ class Personalization:
         fixed: the arrays that its losses read and nobody trains.
         kept: shared arrays of which every user keeps a version of its own on the device.
         replaced: those among them that training starts from without the user's own version.
+        tuned: common tables, by item, that the user trains from as they come and recommends with as its training left
+            them; a plug-in that keeps versions of a table for its own purpose goes before.
         rates: learning rates of arrays that do not take the run's, by name.
         whole_table: a loss reads or moves every row, so all rows are worked on.
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
@@ -174,6 +176,7 @@ class Personalization:
     options_class: type[Options] = Options
     kept: frozenset[str] = frozenset()
     replaced: frozenset[str] = frozenset()
+    tuned: frozenset[str] = frozenset()
     whole_table = False
     norms_of: tuple[str, ...] = ()
     tuning: Tuning | None = None

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from bouquet.config import Options, RunConfig
-from client_app.personalization.base import Given, OwnArrays, Personalization
+from client_app.personalization.base import Personalization
 from models import Backbone
 
 
@@ -39,25 +37,5 @@ class FineTunedTable(Personalization):
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
-        self.tables = [name for name, spec in backbone.shared.items() if spec.by_item]
-        self.kept = self.replaced = frozenset(self.tables)
-
-    def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
-        for name in self._still_common(given):
-            everyone = np.repeat(given.shared[name][None], len(first), axis=0)
-            given = given.with_own(name, everyone, reported=True)
-        return given
-
-    def deploy(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
-        """A user that has not trained yet has nothing but the common table."""
-        if self.options.pfedrec_evaluate == "common":
-            return self.start(given, personal, first)
-        for name in self._still_common(given):
-            tuned = given.own[name].copy() if first.any() else given.own[name]
-            tuned[first] = given.shared[name]
-            given = given.with_own(name, tuned)
-        return given
-
-    def _still_common(self, given: Given) -> list[str]:
-        """The tables of which no plug-in has given the users versions of their own."""
-        return [name for name in self.tables if name in given.shared]
+        if self.options.pfedrec_evaluate == "fine-tuned":
+            self.tuned = frozenset(name for name, spec in backbone.shared.items() if spec.by_item)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from types import ModuleType
 
 import numpy as np
@@ -85,7 +85,11 @@ class _Block:
         parts = [part for ragged in (self.positives, self.negatives) for part in (ragged.indptr, ragged.values)]
         code.touched_rows(*parts, task.num_items, row_indptr, rows, self.place)
         self.touched = Ragged(row_indptr, rows[: row_indptr[-1]].copy())
-        self.owners = users[self.touched.row_of_value]
+
+    @cached_property
+    def owners(self) -> NDArray[np.int64]:
+        """[nnz] the user of each touched row."""
+        return self.users[self.touched.row_of_value]
 
     def train(self, code: ModuleType) -> Changes:
         task, users, touched = self.task, self.users, self.touched

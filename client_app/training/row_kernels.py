@@ -22,6 +22,26 @@ def add_weighted(table, indptr, rows, values, weights):
 
 
 @_compile
+def rows_after(table, rows, changes, out):
+    """out[i] = table[rows[i]] + changes[i]."""
+    for i in range(len(rows)):
+        before, change, after = table[rows[i]], changes[i], out[i]
+        for j in range(len(change)):
+            after[j] = before[j] + change[j]
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def score_rows(vectors, indptr, rows, values, scores):
+    """scores[u, rows[i]] = ⟨vectors[u], values[i]⟩ for the rows i of every user u."""
+    for user in range(len(vectors)):
+        for i in range(indptr[user], indptr[user + 1]):
+            total = np.float32(0)
+            for j in range(vectors.shape[1]):
+                total += vectors[user, j] * values[i, j]
+            scores[user, rows[i]] = total
+
+
+@_compile
 def gram(table, indptr, rows, centred, out):
     """out[u] = Σ_i q qᵀ over the rows i of every user u, of the table [n, m, d]; in float64.
 

@@ -13,7 +13,8 @@ from bouquet.arrays import ArraySpec
 from bouquet.errors import ConfigError, StateError
 from bouquet.randomness import user_keys
 from bouquet.sealing import OVERHEAD, Seal, read_seal
-from client_app.state import PrivateState, checksum
+from client_app.rows import checksum
+from client_app.state import PrivateState
 from tests.conftest import REPOSITORY
 
 USERS = user_keys(["ann", "bob", "cid"])

@@ -1,0 +1,78 @@
+"""Users' own versions of common tables: the rows in which they differ, and nothing of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.arrays import Array, Arrays
+from bouquet.ragged import Ragged, follow_one_another, positions
+from client_app.personalization.base import Changes
+from client_app.training.compiler import row_kernels
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """What single users use in place of some rows of the common tables.
+
+    Attributes:
+        rows: [k] rows of items, ascending.
+        values: name -> [nnz, …].
+    """
+
+    rows: Ragged
+    values: dict[str, NDArray[np.float32]]
+
+    @classmethod
+    def after(cls, common: Arrays, changes: Sequence[Changes], share: float = 1.0) -> OwnRows:
+        """The common tables plus a share of what training changed.
+
+        Args:
+            common: the tables that the users started from, all by item.
+            changes: of all users.
+        """
+        users = np.concatenate([part.users for part in changes])
+        rows = Ragged.from_lengths(
+            np.concatenate([part.rows.lengths for part in changes]),
+            np.concatenate([part.rows.values for part in changes]),
+        )
+        values = {name: _rows_after(name, table, changes, share) for name, table in common.items()}
+        found = cls(rows, values)
+        return found if (np.diff(users) > 0).all() else found.take(np.argsort(users))
+
+    def take(self, users: NDArray[np.int64]) -> OwnRows:
+        """Those of some of the users; of users that follow one another as views."""
+        if follow_one_another(users):
+            first, stop = int(users[0]), int(users[-1]) + 1
+            part = slice(self.rows.indptr[first], self.rows.indptr[stop])
+            return OwnRows(
+                self.rows.between(slice(first, stop)), {name: values[part] for name, values in self.values.items()}
+            )
+        lengths = self.rows.lengths[users]
+        at = np.repeat(self.rows.indptr[users], lengths) + positions(lengths)
+        rows = Ragged.from_lengths(lengths, self.rows.values[at])
+        return OwnRows(rows, {name: values[at] for name, values in self.values.items()})
+
+    def put(self, name: str, tables: NDArray[np.float32]) -> None:
+        """Put the rows of an array into the tables [k, m, …] of all users."""
+        tables[self.rows.row_of_value, self.rows.values] = self.values[name]
+
+
+def _rows_after(name: str, table: Array, changes: Sequence[Changes], share: float) -> NDArray[np.float32]:
+    """Rows of a table plus a share of what training changed in them, one user after another."""
+    found = np.empty((sum(len(part.rows.values) for part in changes), *table.shape[1:]), np.float32)
+    code, done = row_kernels(), 0
+    for part in changes:
+        rows, change = part.rows.values, part.by_item[name]
+        out = found[done : done + len(rows)]
+        if share != 1:
+            change = np.float32(share) * change
+        if code is not None and table.ndim == 2:
+            code.rows_after(table, rows, change, out)
+        else:
+            np.add(table[rows], change, out=out)
+        done += len(rows)
+    return found
