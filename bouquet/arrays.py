@@ -19,6 +19,9 @@ from bouquet.randomness import Purpose, Words, draw, generator, normals, streams
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
 
+# So many private values are drawn at once: what is in between stays in the cache.
+_DRAWN = 2**16
+
 _INITS = ("normal", "uniform", "zeros")
 
 
@@ -94,10 +97,13 @@ def initial_private(name: str, spec: ArraySpec, seed: int, users: Words) -> Arra
     # The name is hashed into the seed, so that two private arrays of a user do not start alike.
     salt = int(generator(seed, 0, Purpose.PRIVATE_INIT, name).integers(2**63))
     source = streams(salt, users, 0, Purpose.PRIVATE_INIT)
-    if spec.init == "normal":
-        values = spec.scale * normals(source, spec.size)
-    elif spec.init == "uniform":
-        values = spec.scale * (2.0 * uniforms(draw(source[:, None], np.arange(spec.size)[None, :])) - 1.0)
-    else:
-        values = np.zeros((len(users), spec.size))
-    return values.astype(np.float32).reshape(len(users), *spec.shape)
+    found = np.zeros((len(users), spec.size), dtype=np.float32)
+    step = max(1, _DRAWN // max(spec.size, 1))
+    for start in range(0, len(users) if spec.init != "zeros" else 0, step):
+        some = source[start : start + step]
+        if spec.init == "normal":
+            values = spec.scale * normals(some, spec.size)
+        else:
+            values = spec.scale * (2.0 * uniforms(draw(some[:, None], np.arange(spec.size)[None, :])) - 1.0)
+        found[start : start + step] = values
+    return found.reshape(len(users), *spec.shape)
