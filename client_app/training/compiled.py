@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -77,7 +77,7 @@ class _Block:
     """Some users, and the rows that each of them touches."""
 
     def __init__(self, task: LocalTask, users: NDArray[np.int64], code: ModuleType) -> None:
-        self.task, self.users = task, users
+        self.task, self.users, self.code = task, users, code
         self.positives, self.negatives = task.positives.take(users), task.negatives.take(users)
         samples = len(self.positives.values) + len(self.negatives.values)
         row_indptr, rows = np.empty(len(users) + 1, np.int64), np.empty(samples, np.int32)
@@ -86,10 +86,11 @@ class _Block:
         code.touched_rows(*parts, task.num_items, row_indptr, rows, self.place)
         self.touched = Ragged(row_indptr, rows[: row_indptr[-1]].copy())
 
-    @cached_property
-    def owners(self) -> NDArray[np.int64]:
-        """[nnz] the user of each touched row."""
-        return self.users[self.touched.row_of_value]
+    def _own_rows(self, tables: NDArray[np.floating]) -> NDArray[np.floating]:
+        """[nnz, d] the touched rows of tables [n, m, d] of all users."""
+        found = np.empty((len(self.touched.values), tables.shape[2]), self.task.dtype)
+        self.code.take_own(tables, self.users, self.touched.indptr, self.touched.values, found)
+        return found
 
     def train(self, code: ModuleType) -> Changes:
         task, users, touched = self.task, self.users, self.touched
@@ -97,13 +98,13 @@ class _Block:
         own_rate = task.rate(PERSONAL) if summed else 0.0
         rate = task.rate("item_embedding") + own_rate
         if summed:
-            origin = task.shared["item_embedding"][touched.values].astype(task.dtype, copy=False)
-            origin += task.private[PERSONAL][self.owners, touched.values]
+            origin = self._own_rows(task.private[PERSONAL])
+            self.code.rows_after(task.shared["item_embedding"], touched.values, origin, origin)
             start = np.arange(len(origin), dtype=np.int32)
         elif "item_embedding" in task.shared:
             origin, start = task.shared["item_embedding"].astype(task.dtype, copy=False), touched.values
         else:
-            origin = task.private["item_embedding"][self.owners, touched.values].astype(task.dtype, copy=False)
+            origin = self._own_rows(task.private["item_embedding"])
             start = np.arange(len(origin), dtype=np.int32)
         trained = np.empty((len(touched.values), origin.shape[1]), task.dtype)
         vectors = task.private["user_embedding"][users].astype(task.dtype)
@@ -142,12 +143,13 @@ class _Block:
             return self._with_untouched(trained, steps, losses)
         changes = Changes(users=users, rows=touched, loss=losses)
         if summed:
-            task.private[PERSONAL][self.owners, touched.values] += trained * task.dtype(own_rate / rate)
+            share = task.dtype(own_rate / rate)
+            self.code.add_own(task.private[PERSONAL], users, touched.indptr, touched.values, trained, share)
             trained *= task.dtype(1 - own_rate / rate)
         if as_change:
             changes.by_item["item_embedding"] = trained
         else:
-            task.private["item_embedding"][self.owners, touched.values] = trained
+            self.code.put_own(task.private["item_embedding"], users, touched.indptr, touched.values, trained)
             if "item_embedding" in task.reported:
                 changes.by_item["item_embedding"] = trained - origin
         return changes

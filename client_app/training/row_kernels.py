@@ -22,6 +22,39 @@ def add_weighted(table, indptr, rows, values, weights):
 
 
 @_compile
+def take_own(tables, users, indptr, rows, out):
+    """out[i] = tables[users[u], rows[i]] for the rows i of every user u; tables [n, m, d]."""
+    for user in range(len(users)):
+        table = tables[users[user]]
+        for i in range(indptr[user], indptr[user + 1]):
+            before, found = table[rows[i]], out[i]
+            for j in range(len(found)):
+                found[j] = before[j]
+
+
+@_compile
+def put_own(tables, users, indptr, rows, values):
+    """tables[users[u], rows[i]] = values[i] for the rows i of every user u."""
+    for user in range(len(users)):
+        table = tables[users[user]]
+        for i in range(indptr[user], indptr[user + 1]):
+            target, value = table[rows[i]], values[i]
+            for j in range(len(value)):
+                target[j] = value[j]
+
+
+@_compile
+def add_own(tables, users, indptr, rows, values, share):
+    """tables[users[u], rows[i]] += share * values[i] for the rows i of every user u."""
+    for user in range(len(users)):
+        table = tables[users[user]]
+        for i in range(indptr[user], indptr[user + 1]):
+            target, value = table[rows[i]], values[i]
+            for j in range(len(value)):
+                target[j] += share * value[j]
+
+
+@_compile
 def rows_after(table, rows, changes, out):
     """out[i] = table[rows[i]] + changes[i]."""
     for i in range(len(rows)):
