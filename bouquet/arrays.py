@@ -99,11 +99,10 @@ def initial_private(name: str, spec: ArraySpec, seed: int, users: Words) -> Arra
     source = streams(salt, users, 0, Purpose.PRIVATE_INIT)
     found = np.zeros((len(users), spec.size), dtype=np.float32)
     step = max(1, _DRAWN // max(spec.size, 1))
-    for start in range(0, len(users) if spec.init != "zeros" else 0, step):
-        some = source[start : start + step]
+    for start in range(0, len(users), step):
+        some, part = source[start : start + step], found[start : start + step]
         if spec.init == "normal":
-            values = spec.scale * normals(some, spec.size)
-        else:
-            values = spec.scale * (2.0 * uniforms(draw(some[:, None], np.arange(spec.size)[None, :])) - 1.0)
-        found[start : start + step] = values
+            part[:] = spec.scale * normals(some, spec.size)
+        elif spec.init == "uniform":
+            part[:] = spec.scale * (2.0 * uniforms(draw(some[:, None], np.arange(spec.size)[None, :])) - 1.0)
     return found.reshape(len(users), *spec.shape)

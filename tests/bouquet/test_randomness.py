@@ -1,10 +1,12 @@
 """Keyed randomness: the same draws for the same key, whoever else is there; and draws that look random."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
+from bouquet.arrays import ArraySpec, initial_private
 from bouquet.randomness import (
     Purpose,
     draw,
@@ -63,6 +65,19 @@ def test_uniforms_and_normals_have_their_distributions():
     assert values.shape == (500, 33)
     assert kstest(values.ravel(), "norm").pvalue > 1e-4
     assert abs(np.corrcoef(values[:, 0], values[:, 17])[0, 1]) < 0.15
+
+
+@pytest.mark.parametrize("init", ["normal", "uniform", "zeros"])
+@pytest.mark.parametrize("shape", [(4,), (700, 40), (2000, 50)])
+def test_private_arrays_do_not_depend_on_who_else_is_there(init, shape):
+    """Users are drawn all at once, two at a time and one by one: 4, 28,000 and 100,000 values each."""
+    spec, users = ArraySpec(shape, init, 0.5), user_keys(["ann", "bob", "cid", "dan", "eve"])
+    together = initial_private("table", spec, 7, users)
+    assert together.shape == (5, *shape)
+    assert together.dtype == np.float32
+    for user in range(5):
+        np.testing.assert_array_equal(together[user], initial_private("table", spec, 7, users[user : user + 1])[0])
+    assert len(np.unique(together[:, 0].reshape(5, -1)[:, 0])) == (1 if init == "zeros" else 5)
 
 
 def test_generators_of_different_names_differ():

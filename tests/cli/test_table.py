@@ -7,7 +7,6 @@ import fcntl
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from bouquet.evaluation import holm, paired_test
 from bouquet.reporting.run_directory import RunDirectory
 from tests.cli.conftest import SMALL_TABLE, finish, start
 from tests.conftest import REPOSITORY
+from tests.runs.helpers import await_condition
 
 LONG_TABLE = """
 title = "A table that takes a while"
@@ -42,11 +42,13 @@ name = "fedavg"
 
 
 def wait_until(condition, process):
-    deadline = time.monotonic() + 180
-    while not condition():
+    def is_so():
+        if condition():
+            return True
         assert process.poll() is None, f"the program ended too early: {process.communicate()}"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return False
+
+    await_condition(is_so, 180)
 
 
 def csv_lines(folder):

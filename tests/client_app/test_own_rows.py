@@ -16,6 +16,7 @@ from client_app.host import host_of
 from client_app.own_rows import OwnRows
 from client_app.personalization.base import Changes
 from client_app.state import PrivateState
+from client_app.using import rank
 from tests.runs.helpers import small_settings
 
 USERS = user_keys(["ann", "bob", "cid"])
@@ -182,7 +183,7 @@ def test_what_is_not_touched_takes_no_disk(tmp_path):
 
 @pytest.mark.parametrize(("optimizer", "weight_decay"), [("adam", 0.0), ("sgd", 0.01)])
 @pytest.mark.parametrize("backbone", ["mf", "ncf", "sasrec"])
-def test_rows_are_used_as_whole_tables_would_be(tmp_path, monkeypatch, backbone, optimizer, weight_decay):
+def test_rows_are_used_as_whole_tables_would_be(tmp_path, backbone, optimizer, weight_decay):
     """Users who trained in different rounds, and some who never did, each rank with a version of their own."""
     settings = small_settings(
         tmp_path, strategy="pfedrec", backbone=backbone, optimizer=optimizer, weight_decay=weight_decay,
@@ -199,11 +200,11 @@ def test_rows_are_used_as_whole_tables_would_be(tmp_path, monkeypatch, backbone,
         shared = {name: initial_shared(host.backbone.shared, 100 + round_)[name] for name in travels}
         asked = EvaluateRequest("s", round_, users, done, shared)
         by_rows = rounds.evaluate(host, asked)
-        with monkeypatch.context() as patched:
-            patched.setattr(rounds, "used_by_rows", lambda host: False)
-            whole = rounds.evaluate(host, asked)
+        positions, state = host.positions(users), host.state("s", shared)
+        tables = rounds.deployed(host, asked, state, slice(0, len(users)), positions)
+        assert tables.own["item_embedding"].shape == (len(users), *shared["item_embedding"].shape)
         np.testing.assert_array_equal(by_rows.users, users)
-        np.testing.assert_allclose(by_rows.metrics, whole.metrics, atol=1e-6)
+        np.testing.assert_allclose(by_rows.metrics, rank(host, tables, positions, round_), atol=1e-6)
         ranked.append(by_rows.metrics)
     assert np.array_equal(ranked[0][:6], ranked[1][:6]), "who did not train goes on with what it has"
     assert not np.array_equal(ranked[0][12:24], ranked[2][12:24])

@@ -145,6 +145,12 @@ def test_the_checksum_of_a_short_row_is_the_one_of_its_bytes():
     assert checksum(row) == zlib.crc32(row.tobytes())
 
 
+def test_the_checksum_does_not_depend_on_where_a_row_lies():
+    """A row of own rows may begin in the middle of a 64-bit word."""
+    values = np.random.default_rng(0).normal(size=30_001).astype(np.float32)
+    assert checksum((values[1:],)) == checksum((values[1:].copy(),)) != checksum((values[:-1],))
+
+
 def test_state_of_another_series_or_of_other_users_is_refused(tmp_path):
     commit(tmp_path, 1)
     with pytest.raises(StateError, match="has series 's' where 'other' is expected"):
