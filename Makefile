@@ -1,21 +1,25 @@
-# Two commands matter: `make run` and `make test`. Both set everything up first, on any machine with Python 3.11.
+# Two commands matter: `make run` and `make check`. Both set everything up first, on any machine with Python 3.11.
 
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 # A CPU build of torch; a free range would pull several gigabytes of GPU libraries.
 TORCH ?= torch==2.13.0
+# Tests that run at once; many of them start processes of their own.
+WORKERS ?= 2
 
-.PHONY: run test test-fast lint format bench clean
+.PHONY: run check test test-fast lint format bench clean
 
 run: $(VENV)/.installed
-	$(BIN)/bouquet run
+	$(BIN)/bouquet run -c 'strategy="sequential-rules"'
+
+check: lint test
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.machine import describe_machine
 from benchmarks.tables import markdown
 from strategies.fedca import complementarity_matrix, composite_weights, mix, similarity_matrix
-from strategies.simplex import QuadraticProgramme, project_rows
+from strategies.numerics.simplex import QuadraticProgramme, project_rows
 
 EMBEDDING_SIZE, FEATURES = 16, 4
 ALPHA, BETA = 0.5, 0.4

@@ -28,8 +28,9 @@ from benchmarks.machine import describe_machine
 from benchmarks.shapes import Shape, shape
 from benchmarks.tables import markdown
 from bouquet.arrays import initial_private, initial_shared
-from bouquet.cli.settings import option_classes
-from bouquet.config import ModelOptions, RunConfig, Scalar, TrainingOptions, defaults, own
+from bouquet.config import ModelOptions, Scalar, TrainingOptions, defaults, parsed
+from bouquet.experiments.settings import option_classes
+from bouquet.randomness import SeededDraws
 from client_app.personalization import device_methods
 from client_app.personalization.base import Given
 from client_app.training import BACKENDS, LocalTask
@@ -71,9 +72,9 @@ def make_task(
         options=TrainingOptions(**options),
         users=keys,
         round=1,
-        seed=0,
+        draws=SeededDraws(0),
         positives=train,
-        negatives=training_negatives(train, train, histories.num_items, 4, keys, 0, 1),
+        negatives=training_negatives(train, train, histories.num_items, 4, keys, SeededDraws(0), 1),
         shared=initial_shared(backbone.shared, 0),
         private={"user_embedding": initial_private("user_embedding", spec, 0, keys)},
     )
@@ -86,7 +87,7 @@ def make_method_task(
     plain = make_task(data, users, embedding_size, batch_size, optimizer)
     given_settings: dict[str, Scalar] = {**METHODS[method], "embedding-size": embedding_size, "init-scale": 0.1}
     settings = defaults(option_classes()) | given_settings
-    methods = device_methods(own(settings, RunConfig), settings, plain.backbone)
+    methods = device_methods(parsed(settings), plain.backbone)
     shared, private, kept = dict(plain.shared), dict(plain.private), frozenset[str]()
     for part in methods:
         shared |= initial_shared(part.shared, 0)

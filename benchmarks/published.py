@@ -32,9 +32,8 @@ from benchmarks.follow import FollowError, Mark, follow
 from benchmarks.machine import describe_machine
 from benchmarks.rounds import run_command
 from benchmarks.tables import markdown
+from bouquet.methods import METHODS, PLUG_INS
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.personalization import PERSONALIZATIONS
-from strategies import STRATEGIES
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 OVERRIDABLE = ("entry", "place", "separator", "arguments", "marker")
@@ -77,9 +76,9 @@ def fedca_settings() -> dict[str, Any]:
 def like(method: str, **settings: Any) -> dict[str, Any]:
     """Settings of a method, or of plain federated matrix factorisation where this project does not have it."""
     chosen: dict[str, Any] = {"strategy": "fcf"}
-    if method in STRATEGIES:
+    if method in METHODS:
         chosen = {"strategy": method}
-    elif method in PERSONALIZATIONS:
+    elif method in PLUG_INS:
         chosen["personalization"] = method
     return {**chosen, "train-negatives": "paper", **{key.replace("_", "-"): value for key, value in settings.items()}}
 

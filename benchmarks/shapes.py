@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bouquet.config import RunConfig
 from bouquet.errors import DataError
-from client_app.host import Histories, histories_of
+from client_app.node.histories import Histories, histories_of
 from data_partition import load, synthetic
 
 DATA_VARIABLE = "BOUQUET_DATA"

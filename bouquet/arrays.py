@@ -7,8 +7,10 @@ keeps private arrays for each of its users. Both start from specifications that 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,14 @@ Arrays = dict[str, Array]
 # So many private values are drawn at once: what is in between stays in the cache.
 _DRAWN = 2**16
 
-_INITS = ("normal", "uniform", "zeros")
+_INITS, _DTYPES = ("normal", "uniform", "zeros"), ("float32", "int32")
+
+# What a node may claim about a model: far above every backbone here, and little work to refuse.
+MOST_TEXT = 64 * 1024
+MOST_ARRAYS, MOST_AXES, LONGEST_NAME = 1000, 4, 100
+MOST_VALUES = 2**31
+# {name: {"shape": [...]}}
+_DEPTH = 3
 
 
 @dataclass(frozen=True)
@@ -34,17 +43,19 @@ class ArraySpec:
         init: "normal" (standard deviation `scale`), "uniform" (in [-scale, scale]) or "zeros".
         scale: see `init`.
         by_item: the first axis is the catalogue, so an update may carry touched rows only.
+        dtype: "float32", or "int32" for item numbers, which nothing trains.
     """
 
     shape: tuple[int, ...]
     init: str = "normal"
     scale: float = 0.1
     by_item: bool = False
+    dtype: Literal["float32", "int32"] = "float32"
 
     @property
     def size(self) -> int:
         """Number of values."""
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
 
 Specs = Mapping[str, ArraySpec]
@@ -57,7 +68,15 @@ def exchanged(specs: Specs, only_embeddings: bool) -> dict[str, ArraySpec]:
 
 def dump_specs(specs: Specs) -> str:
     """The specifications as JSON, for the wire and for checkpoints."""
-    return json.dumps({name: asdict(spec) for name, spec in sorted(specs.items())})
+    return json.dumps({name: _said(spec) for name, spec in sorted(specs.items())})
+
+
+def _said(spec: ArraySpec) -> dict[str, Any]:
+    """What differs from one array to another; nodes of earlier versions know no other numbers than float32."""
+    said = asdict(spec)
+    if spec.dtype == "float32":
+        del said["dtype"]
+    return said
 
 
 def load_specs(text: str) -> dict[str, ArraySpec]:
@@ -66,15 +85,41 @@ def load_specs(text: str) -> dict[str, ArraySpec]:
     Raises:
         WireError: the text is no such specification.
     """
+    if len(text) > MOST_TEXT or _depth(text) > _DEPTH:
+        raise WireError(f"the array specifications are longer than {MOST_TEXT} characters, or nested too deeply")
     try:
         specs = {name: ArraySpec(**{**spec, "shape": tuple(spec["shape"])}) for name, spec in json.loads(text).items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise WireError(f"the array specifications cannot be read ({error})") from None
+    if len(specs) > MOST_ARRAYS:
+        raise WireError(f"the model has {len(specs)} shared arrays where at most {MOST_ARRAYS} make sense")
     for name, spec in specs.items():
-        sizes_are_counts = all(isinstance(size, int) and size > 0 for size in spec.shape)
-        if spec.init not in _INITS or not sizes_are_counts or not np.isfinite(spec.scale):
-            raise WireError(f"array '{name}' has an impossible specification {spec}")
+        if len(name) > LONGEST_NAME or not _is_possible(spec):
+            raise WireError(f"array '{name[:LONGEST_NAME]}' has an impossible specification {str(spec)[:200]}")
+    if sum(spec.size for spec in specs.values()) > MOST_VALUES:
+        raise WireError(f"the model has more than {MOST_VALUES} shared values")
     return specs
+
+
+def _depth(text: str) -> int:
+    """How deeply brackets are nested; one inside a name counts like all others."""
+    codes = np.frombuffer(text.encode(errors="replace"), np.uint8)
+    steps = np.isin(codes, list(b"[{")).astype(np.int64) - np.isin(codes, list(b"]}"))
+    return int(np.cumsum(steps).max(initial=0))
+
+
+def _is_possible(spec: ArraySpec) -> bool:
+    """Whether a specification that was read is one of an array that could be made."""
+    sizes = len(spec.shape) <= MOST_AXES and all(type(size) is int and 0 < size <= MOST_VALUES for size in spec.shape)
+    scale = type(spec.scale) in (int, float) and abs(spec.scale) <= float(np.finfo(np.float32).max)
+    return (
+        sizes
+        and scale
+        and spec.init in _INITS
+        and spec.dtype in _DTYPES
+        and type(spec.by_item) is bool
+        and bool(spec.shape or not spec.by_item)
+    )
 
 
 def initial_shared(specs: Specs, seed: int) -> Arrays:
@@ -88,7 +133,7 @@ def initial_shared(specs: Specs, seed: int) -> Arrays:
             values = source.uniform(-spec.scale, spec.scale, spec.shape)
         else:
             values = np.zeros(spec.shape)
-        arrays[name] = values.astype(np.float32)
+        arrays[name] = values.astype(spec.dtype)
     return arrays
 
 

@@ -46,7 +46,7 @@ class Catalogue:
     def save(self, path: Path) -> None:
         """Write it as JSON, atomically."""
         document = {"format": _FORMAT, "edition": self.edition, "items": self.items, "titles": self.titles}
-        write_atomically(path, json.dumps(document))
+        write_atomically(path, json.dumps(document), private=True)
 
 
 def fingerprint(words: tuple[str, ...] | list[str]) -> str:
@@ -63,9 +63,10 @@ def load_catalogue(path: Path) -> Catalogue:
     try:
         document = json.loads(path.read_text())
         catalogue = Catalogue(tuple(document["items"]), tuple(document["titles"]))
+        fits = (document["format"], document["edition"]) == (_FORMAT, catalogue.edition)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is no catalogue ({error}).") from None
-    if document.get("edition") != catalogue.edition or len(catalogue.items) != len(catalogue.titles):
+    if not fits or len(catalogue.items) != len(catalogue.titles):
         raise StateError(f"{path} is damaged: its edition does not fit its items.")
     return catalogue
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar, get_args
+from functools import lru_cache
+from inspect import get_annotations
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from bouquet.errors import ConfigError
+from bouquet.installed import Names
 
 Scalar = str | int | float | bool
 
@@ -30,9 +33,37 @@ class Options(BaseModel):
         extra="forbid", frozen=True, strict=True, alias_generator=_kebab, populate_by_name=True, allow_inf_nan=False
     )
 
+    formerly: ClassVar[Mapping[str, str]] = {}
+    """Keys that these settings once had, and those that they have."""
+
     def to_flat(self) -> dict[str, Scalar]:
         """The settings as kebab-case keys and plain values."""
         return self.model_dump(by_alias=True)
+
+    def check_run(self, run: RunConfig) -> None:
+        """Refuse what cannot go together with the settings of the run that these belong to; by default nothing.
+
+        What cannot go together within one class is refused where that class is made.
+
+        Raises:
+            ConfigError: one sentence.
+        """
+
+
+def written(default: str, pattern: str, form: str, description: str) -> Any:
+    """A field of text that has a form.
+
+    Args:
+        pattern: the form as a regular expression.
+        form: the same in words, after "must be".
+    """
+    return Field(default, pattern=pattern, json_schema_extra={"form": form}, description=description)
+
+
+def numbers(default: str, separator: str, description: str) -> Any:
+    """A field of text that is made of whole numbers above 0."""
+    form = f"whole numbers above 0 with '{separator}' between them, such as '{default}'"
+    return written(default, rf"^[1-9][0-9]*({separator}[1-9][0-9]*)*$", form, description)
 
 
 class DataOptions(Options):
@@ -51,7 +82,18 @@ class DataOptions(Options):
         description="Repeated interactions of a user with an item: drop all but the oldest, or keep them as events of "
         "their own, which sequence models may predict; evaluation then ranks among all items, known ones included.",
     )
-    split: Literal["leave-one-out", "ratio"] = Field("leave-one-out", description="What is held out of each history.")
+    split: Literal["leave-one-out", "ratio", "published"] = Field(
+        "leave-one-out",
+        description="What is held out of each history; 'published' is the test part of those who published the set, "
+        "where it has one.",
+    )
+    validation_share: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of each user's interactions outside the test that 'ratio' and 'published' hold out for "
+        "validation; 0: none, as where papers train on all of a published split, and the last round is reported.",
+    )
     hold_out: Literal["auto", "last", "last-row", "random"] = Field(
         "auto",
         description="Which interaction leave-one-out holds out: the last by time, or a random one where a set has no "
@@ -63,6 +105,11 @@ class DataOptions(Options):
         description="Seed of everything that belongs to the protocol and not to the run: "
         "random hold-outs and the candidates of sampled-99.",
     )
+    test_history: Literal["known", "training"] = Field(
+        "known",
+        description="What a model may read of a user when the test item is ranked: everything that is known by then, "
+        "the validation item too (known), or the training items alone (training).",
+    )
     train_negatives: Literal["honest", "paper"] = Field(
         "honest",
         description="Where training negatives are drawn from: all items but the user's training positives (honest), or "
@@ -70,8 +117,22 @@ class DataOptions(Options):
     )
     negatives_per_positive: int = Field(4, ge=1, description="Training negatives drawn per positive and round.")
     partition: Literal["contiguous", "by-size", "one-per-node"] = Field(
-        "contiguous", description="How users are laid over nodes."
+        "contiguous", description="How users are partitioned over nodes."
     )
+
+    @model_validator(mode="after")
+    def _shares_and_hold_outs_fit_the_split(self) -> Self:
+        if self.split != "leave-one-out" and self.hold_out != "auto":
+            raise ConfigError(
+                f"hold-out says which interaction 'leave-one-out' holds out, and split is '{self.split}': leave "
+                f"hold-out '{self.hold_out}' out, or take the other split."
+            )
+        if self.split == "leave-one-out" and self.validation_share != 0.1:
+            raise ConfigError(
+                "validation-share says how much 'ratio' and 'published' hold out, and split is 'leave-one-out', which "
+                "holds out one: leave validation-share out, or take another split."
+            )
+        return self
 
 
 class ModelOptions(Options):
@@ -88,7 +149,7 @@ class TrainingOptions(Options):
     exchange: Literal["auto", "all", "embedding"] = Field(
         "auto",
         description="Which of the model's shared arrays travel: all, or only those by item, so that networks stay on "
-        "each device; 'auto' is 'embedding' for cf-fedsr and 'all' otherwise.",
+        "each device; 'auto' is what the strategy's paper does.",
     )
     personalization: str = Field("none", description="The device-side method; 'none' uses the shared model as it is.")
     local_epochs: int = Field(2, ge=1, description="Passes over the user's samples in one round (E).")
@@ -114,7 +175,21 @@ class TrainingOptions(Options):
         description="How local training is computed: user by user (loop), stacked (torch) or compiled (numba), with "
         "equal results. 'auto' is numba where it is installed and fits the model, else torch.",
     )
-    device: str = Field("cpu", description="Torch device of local training: 'cpu' or 'cuda'.")
+    device: str = written(
+        "cpu",
+        r"^(cpu|cuda(:[0-9]+)?)$",
+        "'cpu', 'cuda', or 'cuda:N' with the number of a GPU",
+        "Torch device of local training: 'cpu', 'cuda', or 'cuda:N' with the number of a GPU.",
+    )
+
+    @model_validator(mode="after")
+    def _backend_runs_on_device(self) -> Self:
+        if self.device != "cpu" and self.backend not in ("auto", "torch"):
+            raise ConfigError(
+                f"backend '{self.backend}' runs on the CPU only, and device is '{self.device}': take backend 'torch' "
+                "or device 'cpu'."
+            )
+        return self
 
 
 class RoundOptions(Options):
@@ -139,7 +214,18 @@ class RoundOptions(Options):
     state_dir: str = Field("", description="Folder for the nodes' private state; empty: a per-user folder.")
     min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round (simulations know better).")
     node_timeout: float = Field(120.0, gt=0, description="Seconds to wait for the nodes before the first round.")
-    round_timeout: float = Field(3600.0, gt=0, description="Seconds to wait for the replies of one round.")
+    round_timeout: float = Field(
+        3600.0,
+        gt=0,
+        description="Seconds to wait for the replies of one round at most. Once min-reply-fraction of its users have "
+        "replied, the others of a deployment have five times as long as the slowest reply of this round and the last "
+        "four took, and a minute at least.",
+    )
+    registered_nodes: bool = Field(
+        True,
+        description="Nodes of a deployment come back under the ids that they had, as SuperNodes with registered keys "
+        "do: over resumes, too, a user stays with the node that first brought it. Nodes of a simulation never do.",
+    )
     enough_reply_fraction: float = Field(
         1.0,
         gt=0,
@@ -152,6 +238,30 @@ class RoundOptions(Options):
         0.5, gt=0, le=1, description="The run fails when fewer of a round's users than this give a valid reply."
     )
 
+    update_bound: float = Field(
+        -1.0,
+        ge=-1,
+        description="Largest change of one user, in multiples of the round's median, by array and by row: what is "
+        "above is scaled down, what is a hundred times above is refused. 0: any; -1: 25, and any in a simulation, "
+        "where nobody lies and honest users of one to three items can differ by more.",
+    )
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if -1 < self.update_bound < 0:
+            raise ConfigError(f"update-bound must be -1, or at least 0; got {self.update_bound:g}.")
+        return self
+
+    @model_validator(mode="after")
+    def _waits_for_enough(self) -> Self:
+        if self.enough_reply_fraction < self.min_reply_fraction:
+            raise ConfigError(
+                f"A round that goes on with {self.enough_reply_fraction:g} of its users' replies "
+                f"(enough-reply-fraction) would fail for want of {self.min_reply_fraction:g} (min-reply-fraction): "
+                "the first must not be below the second."
+            )
+        return self
+
 
 class PrivacyOptions(Options):
     """What is done to an update before it leaves the node; docs/security.md says what it is good for."""
@@ -160,21 +270,31 @@ class PrivacyOptions(Options):
     update_noise: float = Field(
         0.0, ge=0, description="Gaussian noise on every row of an update, in multiples of update-clip; 0: none."
     )
-    decoy_rows: int = Field(0, ge=0, description="Items that each user pretends to have, the same in every round.")
+    decoy_rows: int = Field(
+        0,
+        ge=0,
+        description="Items that each user pretends to have: what leaves is trained on them too, what stays is not.",
+    )
     secret_draws: bool = Field(
         False,
         description="Nodes draw negatives, batches, decoys and noise from a secret of their own, which the server "
         "cannot repeat; such a run does not equal a simulated one.",
     )
 
+    @property
+    def changes_updates(self) -> bool:
+        """Whether anything is done to an update before it leaves."""
+        return self.update_clip > 0 or self.update_noise > 0 or self.decoy_rows > 0
+
+    @model_validator(mode="after")
+    def _noise_has_a_scale(self) -> Self:
+        if self.update_noise > 0 and self.update_clip == 0:
+            raise ConfigError("update-noise is a multiple of update-clip: set update-clip, for example to 1.0.")
+        return self
+
 
 class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions, PrivacyOptions):
     """Every setting that is not one method's own."""
-
-    @property
-    def only_embeddings(self) -> bool:
-        """Whether networks stay on each device."""
-        return self.exchange == "embedding" or (self.exchange == "auto" and self.strategy == "cf-fedsr")
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -194,7 +314,9 @@ def check(raw: Mapping[str, Any], parts: Iterable[type[Options]]) -> list[Option
     known = [_kebab(field) for part in parts for field in part.model_fields]
     for key in raw:
         if key not in known:
-            raise ConfigError(f"There is no setting '{key}'.{did_you_mean(key, known)}")
+            now = " or ".join(sorted({f"'{part.formerly[key]}'" for part in parts if key in part.formerly}))
+            hint = f" It is now {now}." if now else did_you_mean(key, known)
+            raise ConfigError(f"There is no setting '{key}'.{hint}")
     return [own(raw, part) for part in parts]
 
 
@@ -211,15 +333,99 @@ def own(raw: Mapping[str, Any], part: type[OptionsT]) -> OptionsT:
         raise ConfigError(_sentence(error.errors()[0], part)) from None
 
 
-def lookup(table: Mapping[str, T], kind: str, name: str) -> T:
-    """The entry of a plain dictionary of names, or a sentence that says which names there are.
+class Settings:
+    """A run's configuration, parsed: what travels through the program in place of plain keys and values.
+
+    Args:
+        flat: kebab-case keys to plain values; keys that are left out take their defaults.
+    Raises:
+        ConfigError: a value of those that every run has is of the wrong type or out of range.
+
+    Attributes:
+        flat: as given.
+        run: the settings that every run has.
+    """
+
+    def __init__(self, flat: Mapping[str, Scalar]) -> None:
+        self.flat = dict(flat)
+        self._parts: dict[type[Options], Options] = {}
+        self.run = self.of(RunConfig)
+
+    def of(self, part: type[OptionsT]) -> OptionsT:
+        """The settings of one class.
+
+        Raises:
+            ConfigError: one of them is of the wrong type or out of range.
+        """
+        if part not in self._parts:
+            self._parts[part] = own(self.flat, part)
+        found = self._parts[part]
+        assert isinstance(found, part)
+        return found
+
+
+def parsed(flat: Mapping[str, Scalar]) -> Settings:
+    """The settings of a configuration, which a process parses once.
 
     Raises:
-        ConfigError: there is no such name.
+        ConfigError: as `Settings`.
+    """
+    # 1, 1.0 and true are equal, and not the same setting.
+    return _parsed(tuple(sorted((key, type(value).__name__, value) for key, value in flat.items())))
+
+
+@lru_cache(maxsize=64)
+def _parsed(items: tuple[tuple[str, str, Scalar], ...]) -> Settings:
+    return Settings({key: value for key, _, value in items})
+
+
+def lookup(table: Mapping[str, T], kind: str, name: str) -> T:
+    """The entry of a table of names, or a sentence that says which names there are.
+
+    Raises:
+        ConfigError: there is no such name, or the package that has it did something wrong.
     """
     if name in table:
         return table[name]
+    refuse_broken(table, kind, name)
     raise ConfigError(f"There is no {kind} '{name}'.{did_you_mean(name, table)} Known: {', '.join(sorted(table))}.")
+
+
+def refuse_broken(table: Mapping[str, Any], kind: str, name: str) -> None:
+    """Refuse a name that a package has installed in a way that cannot be used, or that is not its own to give.
+
+    Raises:
+        ConfigError: which package, which entry, what is wrong.
+    """
+    if isinstance(table, Names) and name in table.refused:
+        raise ConfigError(f"The {kind} '{name}' {table.refused[name]}")
+
+
+def wrong_options(name: str, options: object, taken: Iterable[str] = ()) -> str:
+    """What is wrong with the settings of a method or a backbone that is not ours, or "".
+
+    Its keys begin with its name, so that no two methods mean different things by one key. A class that builds on one
+    of ours has that one's keys as well, with their meaning.
+
+    Args:
+        taken: fields that others have, beside those of every run.
+    """
+    if not (isinstance(options, type) and issubclass(options, Options)):
+        return "its options are no class of Options"
+    for field in options.model_fields:
+        home = next(part for part in options.__mro__ if field in get_annotations(part))
+        if home.__module__.partition(".")[0] in ("bouquet", "models"):
+            continue
+        key = _kebab(field)
+        if not key.startswith(f"{name}-"):
+            return f"its setting '{key}' must begin with its name, as in '{name}-{key}'"
+        if field in RunConfig.model_fields or field in taken:
+            return f"its setting '{key}' means something else already"
+    try:
+        options()
+    except ValidationError as error:
+        return f"its setting '{error.errors()[0]['loc'][0]}' has no default that is allowed"
+    return ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -244,6 +450,8 @@ def _sentence(error: ErrorDetails, part: type[Options]) -> str:
     if choices:
         near = did_you_mean(given, choices) if isinstance(given, str) else ""
         return f"'{key}' cannot be {given!r}.{near} Allowed: {', '.join(map(str, choices))}."
+    if error["type"] == "string_pattern_mismatch" and isinstance(field.json_schema_extra, dict):
+        return f"'{key}' must be {field.json_schema_extra['form']}, not {given!r}."
     wanted = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}[
         getattr(field.annotation, "__name__", "str")
     ]

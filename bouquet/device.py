@@ -4,8 +4,12 @@ device.json            who this is, where the history is, whether it asked to be
 catalogue.json         the catalogue that the server published
 trained.json           every item that was ever trained on
 recommendations.json   what the newest model would recommend
+model.safetensors      the newest published model, of a method whose devices only count
 private/               private state, by run series
+withdrawn/             what the person had given to sums, by run series, until it was taken off again
 keys/                  the device's own keys, and the authority that the SuperLink's certificate is signed with
+
+Nobody else on the machine looks into it. What is not sealed carries a digest: a damaged file is an error that names it.
 """
 
 from __future__ import annotations
@@ -19,10 +23,14 @@ from typing import Any
 
 from bouquet.catalogue import Catalogue, load_catalogue
 from bouquet.errors import StateError
-from bouquet.files import write_atomically
+from bouquet.files import digest_of, private_folder, write_atomically
 from bouquet.sealing import Seal
 
-_FORMAT = 1
+_FORMAT = 2
+GIVEN = "given.safetensors"
+"""The file of a run series that says what was given to sums."""
+# Of files that were written before there was a digest.
+_UNCHECKED = 1
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,22 @@ class Device:
         """
         path = self.folder / "device.json"
         try:
-            document = json.loads(path.read_text())
+            document = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise StateError(f"{path} cannot be read ({error}).") from None
-        if not isinstance(document, dict) or document.get("format") != _FORMAT:
-            raise StateError(f"{path} is of another version of this program.")
+        if not isinstance(document, dict) or document.get("format") not in (_UNCHECKED, _FORMAT):
+            raise StateError(f"{path} is damaged, or of another version of this program.")
+        found = document.pop("digest", "")
+        if (found or document["format"] == _FORMAT) and found != _digest(document):
+            raise StateError(f"{path} is damaged: its digest does not fit.")
         return document
 
     def save_settings(self, settings: Mapping[str, str]) -> None:
         """Write `device.json`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "device.json", json.dumps({**settings, "format": _FORMAT}, indent=2) + "\n")
+        private_folder(self.folder)
+        document = {**settings, "format": _FORMAT}
+        text = json.dumps({**document, "digest": _digest(document)}, indent=2) + "\n"
+        write_atomically(self.folder / "device.json", text, private=True)
 
     def catalogue(self) -> Catalogue | None:
         """The published catalogue, if the device has one."""
@@ -95,7 +108,19 @@ class Device:
         self.save_settings({**settings, "forgotten": settings["user"], "told": ""})
         for name in ("trained.json", "recommendations.json"):
             (self.folder / name).unlink(missing_ok=True)
+        for given in (self.folder / "private").glob(f"*/*/{GIVEN}"):
+            private_folder(self.folder / "withdrawn")
+            given.replace(self.given_of(given.parent.parent.name))
         shutil.rmtree(self.folder / "private", ignore_errors=True)
+
+    @property
+    def model(self) -> Path:
+        """The newest published model, of a method whose devices only count."""
+        return self.folder / "model.safetensors"
+
+    def given_of(self, series: str) -> Path:
+        """Where that lies which the person had given in a run series, once it asked to be forgotten."""
+        return self.folder / "withdrawn" / series
 
     def _read(self, name: str, default: Any) -> Any:
         path = self.folder / name
@@ -106,12 +131,21 @@ class Device:
             content = self.seal.open(content, name, path)
         try:
             document = json.loads(content)
-        except ValueError:
+            if not self.seal:
+                found, document = document["digest"], document["content"]
+        except (ValueError, KeyError, TypeError):
             raise StateError(f"{path} is damaged, or encrypted with a key that was not given.") from None
-        if not isinstance(document, type(default)):
+        if not isinstance(document, type(default)) or (not self.seal and found != _digest(document)):
             raise StateError(f"{path} is damaged.")
         return document
 
     def _write(self, name: str, document: object) -> None:
-        content = json.dumps(document).encode()
-        write_atomically(self.folder / name, self.seal.close(content, name) if self.seal else content)
+        if self.seal:
+            content = self.seal.close(json.dumps(document).encode(), name)
+        else:
+            content = json.dumps({"digest": _digest(document), "content": document}).encode()
+        write_atomically(self.folder / name, content, private=True)
+
+
+def _digest(document: object) -> str:
+    return digest_of(json.dumps(document, sort_keys=True).encode())

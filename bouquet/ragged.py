@@ -71,6 +71,12 @@ class Ragged:
         return Ragged(indptr - indptr[0], self.values[indptr[0] : indptr[-1]])
 
 
+def one_after_another(first: Ragged, second: Ragged) -> Ragged:
+    """Row by row, the values of the first and then of the second."""
+    owner = np.concatenate([first.row_of_value, second.row_of_value])
+    return Ragged.from_pairs(owner, np.concatenate([first.values, second.values]), len(first))
+
+
 def follow_one_another(rows: NDArray[np.int64]) -> bool:
     """Whether rows [k] are n, n + 1, …, so that a slice holds them."""
     return len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())

@@ -4,12 +4,19 @@ A run must give the same numbers however its users are spread over nodes, so no 
 users. One generator object per user and purpose would cost more than the training itself; instead a user's
 stream is a counter-based generator (SplitMix64): number c of a stream is `mix(stream + c * GOLDEN)`, which a
 whole array of users and counters evaluates at once.
+
+SplitMix64 is a bijection that anybody can compute backwards: it repeats a run, and it hides nothing. What a node draws
+in training comes through a `Draws`, which is decided in one place (`Host.draws`): `SeededDraws` for
+runs that can be repeated, or `bouquet.secret_draws.SecretDraws`, which only the node can compute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +47,94 @@ class Purpose(IntEnum):
     CLUSTERING = 12
     USERS = 13
     DISTILLATION = 20
+    TIES = 21
+    DECOYS = 22
+
+
+class CounterStreams(Protocol):
+    """[k] streams whose numbers are not SplitMix64's; indexed as an array of k stream words is."""
+
+    def __getitem__(self, index: Any) -> CounterStreams: ...
+
+    def __len__(self) -> int: ...
+
+    def at(self, counter: Words) -> Words:
+        """Number `counter` of each stream; shapes broadcast."""
+        ...
+
+
+# Keyed streams: words of SplitMix64, or something else that has numbers.
+Streams = Words | CounterStreams
+
+
+class Draws(Protocol):
+    """Where a node's draws come from."""
+
+    def streams(self, users: Words, round_: int, purpose: Purpose) -> Streams:
+        """[k] one stream per user; streams of different users, rounds and purposes have nothing in common."""
+        ...
+
+    def seeds(self, users: Words, round_: int, purpose: Purpose) -> Words:
+        """[k] one SplitMix64 stream word per user, for compiled loops that make numbers of their own.
+
+        For draws that nobody outside the node sees any function of.
+        """
+        ...
+
+    def noise(
+        self, user: np.uint64, round_: int, purpose: Purpose, hidden: NDArray[np.floating], array: int = 0
+    ) -> Streams:
+        """[1] the stream of what is added to one user's values.
+
+        Args:
+            hidden: the values before noise is added.
+            array: number of the array among those that leave together.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class SeededDraws:
+    """Draws that everybody who knows the seed can repeat, as the server of a run does.
+
+    Attributes:
+        seed: of the run.
+    """
+
+    seed: int
+
+    def streams(self, users: Words, round_: int, purpose: Purpose) -> Words:
+        """As `Draws.streams`."""
+        return streams(self.seed, users, round_, purpose)
+
+    def seeds(self, users: Words, round_: int, purpose: Purpose) -> Words:
+        """As `Draws.seeds`."""
+        return streams(self.seed, users, round_, purpose)
+
+    def noise(
+        self, user: np.uint64, round_: int, purpose: Purpose, hidden: NDArray[np.floating], array: int = 0
+    ) -> Words:
+        """As `Draws.noise`, whatever is hidden: a run that is repeated has the same noise to the last digit."""
+        return streams(self.seed, np.array([user], np.uint64), round_, purpose) + np.uint64(array)
 
 
 def user_key(user_id: str) -> int:
     """The 64-bit key of a user: the same on every machine, whatever other users exist."""
-    return int.from_bytes(blake2b(user_id.encode(), digest_size=8).digest(), "little")
+    return _id_key(user_id)
 
 
 def user_keys(user_ids: list[str] | NDArray[np.str_]) -> Words:
     """[n] keys of the users with these raw ids."""
     return np.array([user_key(str(user_id)) for user_id in user_ids], dtype=np.uint64)
+
+
+def item_keys(item_ids: Iterable[str]) -> Words:
+    """[m] keys of the items with these raw ids: the same in every data set that has them, whatever their numbers."""
+    return np.array([_id_key(str(item_id)) for item_id in item_ids], dtype=np.uint64)
+
+
+def _id_key(raw_id: str) -> int:
+    return int.from_bytes(blake2b(raw_id.encode(), digest_size=8).digest(), "little")
 
 
 def mix(words: Words) -> Words:
@@ -74,9 +159,27 @@ def streams(seed: int, users: Words, round_: int, purpose: Purpose) -> Words:
     return mix(base ^ mix(np.asarray(users, dtype=np.uint64) + _GOLDEN))
 
 
-def draw(stream: Words, counter: NDArray[np.integer]) -> Words:
+def draw(stream: Streams, counter: NDArray[np.integer]) -> Words:
     """Number `counter` of each stream, as 64 random bits; the arguments broadcast."""
+    if not isinstance(stream, np.ndarray):
+        return stream.at(np.asarray(counter).astype(np.uint64))
     return mix(stream + (np.asarray(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+
+
+def ties(users: Words, items: Words) -> Words:
+    """What decides between a user's events of equal time: the one with the smaller number is the older.
+
+    Files are sorted by item within a second or a day, or as their publisher's program left them, so their order must
+    have no say. The draw is no setting: which event is a user's last belongs to the data, and is the same in a whole
+    set, in a shard, on a device, and in every run.
+
+    Args:
+        users: [k] key of the user of each event.
+        items: [k] key of its item.
+    Returns:
+        [k] random bits; different for different items of a user.
+    """
+    return draw(streams(0, users, 0, Purpose.TIES), items)
 
 
 def integers(bits: Words, high: int) -> NDArray[np.int64]:
@@ -89,7 +192,7 @@ def uniforms(bits: Words) -> NDArray[np.float64]:
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def normals(stream: Words, count: int) -> NDArray[np.float64]:
+def normals(stream: Streams, count: int) -> NDArray[np.float64]:
     """[k, count] standard normal numbers of each stream (Box-Muller)."""
     pairs = (count + 1) // 2
     counters = np.arange(2 * pairs)
@@ -99,7 +202,7 @@ def normals(stream: Words, count: int) -> NDArray[np.float64]:
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :count]
 
 
-def laplace(stream: Words, count: int, scale: float) -> NDArray[np.float64]:
+def laplace(stream: Streams, count: int, scale: float) -> NDArray[np.float64]:
     """[k, count] numbers of each stream from Laplace's distribution: density exp(-|x| / scale) / (2 scale)."""
     # The middle of each of 2^53 equal steps: never 0, so that the logarithm is finite.
     uniform = uniforms(draw(stream[:, None], np.arange(count)[None, :])) + 2.0**-54

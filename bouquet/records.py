@@ -1,10 +1,13 @@
 """The grammar under the messages: arrays and settings in Flower's records, checked when they are read.
 
-Decoding checks names, types, shapes and finiteness; what fails is a `WireError` with the reason.
+Decoding checks names, types, shapes and finiteness; what fails is a `WireError` with the reason. What is wrong with
+one user alone is told with its key, so that the others of its node can stay.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,37 +18,27 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs
+from bouquet.cells import Cells, CellSpec
 from bouquet.errors import WireError
+from bouquet.packed import PackedArray, PackedRows, by_entry
 from bouquet.randomness import Words
 
-
-@dataclass(frozen=True)
-class PackedArray:
-    """The change of one shared array, summed over users: rows that no user touched are left out.
-
-    Attributes:
-        rows: [r] int32, ascending; None: the array is whole.
-        values: [r, …] or the whole array; float32 for one user, float64 for a sum over several, so that the
-            server's result does not depend on how users are spread over nodes.
-    """
-
-    rows: NDArray[np.int32] | None
-    values: NDArray[np.floating]
+# Characters of a reason that a node gives.
+LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
-class PackedRows:
-    """The change of one shared array for each user on its own.
+class Report:
+    """What each user may tell beside its update or its metrics: a shape, and a range that values must lie in.
 
     Attributes:
-        indptr: [k + 1] int64; user j has rows indptr[j]:indptr[j + 1]. None: arrays are whole, one per user.
-        rows: [r] int32, ascending within a user. None as above.
-        values: [r, …] float32, or [k, …] of whole arrays.
+        shape: for one user; -1 stands for any size.
+        low, high: bounds, of a shape that broadcasts to `shape`; a value that is not finite is never inside.
     """
 
-    indptr: NDArray[np.int64] | None
-    rows: NDArray[np.int32] | None
-    values: NDArray[np.float32]
+    shape: tuple[int, ...] = ()
+    low: float | NDArray[np.floating] = -math.inf
+    high: float | NDArray[np.floating] = math.inf
 
 
 def payload_bytes(arrays: dict[str, Any]) -> int:
@@ -110,28 +103,45 @@ def read_scalar(config: ConfigRecord, name: str, kind: type[Any]) -> Any:
     return value
 
 
+# What numpy writes before the values of an array: its type, how it lies, its shape, and blanks up to a multiple of 16.
+_HEADER = re.compile(
+    rb"\{'descr': '(?P<dtype>[<|][a-z]\d)', 'fortran_order': (?P<by_columns>False|True), "
+    rb"'shape': \((?P<shape>(?:\d{1,12}, ?)*(?:\d{1,12})?)\), ?\} *\n"
+)
+_MAGIC, _LENGTH = b"\x93NUMPY\x01\x00", 2
+_DTYPES = {np.dtype(kind).str.encode(): np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u8", "?")}
+
+
+def values_of(array: Array, name: str) -> NDArray[Any]:
+    """The values of an array where they lie in the message, read-only.
+
+    Nothing is parsed but the one form that numpy writes for plain numbers, and nothing is made before type, shape and
+    length agree with each other.
+
+    Raises:
+        WireError: the bytes are no such array.
+    """
+    data = array.data
+    begin = len(_MAGIC) + _LENGTH
+    end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
+    header = _HEADER.fullmatch(data[begin:end]) if data.startswith(_MAGIC) and end <= len(data) else None
+    dtype = _DTYPES.get(header["dtype"]) if header else None
+    if header is None or dtype is None:
+        raise WireError(f"array '{name}' cannot be read (it is no array of numbers as numpy writes it)")
+    shape = tuple(int(size) for size in header["shape"].split(b",") if size.strip())
+    if len(data) - end != dtype.itemsize * math.prod(shape):
+        raise WireError(f"array '{name}' cannot be read (it has {len(data) - end} bytes for the shape {list(shape)})")
+    if array.shape != shape or array.dtype != dtype.name:
+        raise WireError(f"array '{name}' cannot be read (it is not of the type and shape that it claims)")
+    values = np.frombuffer(data, dtype, math.prod(shape), end) if len(data) > end else np.zeros(0, dtype)
+    return values.reshape(shape, order="F" if header["by_columns"] == b"True" else "C")
+
+
 def read_raw(content: RecordDict, record: str, name: str) -> NDArray[Any]:
     arrays = read_record(content, record)
     if name not in arrays:
         raise WireError(f"the record '{record}' has no array '{name}'")
-    try:
-        return arrays[name].numpy()
-    except (ValueError, TypeError, OSError, EOFError) as error:
-        raise WireError(f"array '{name}' cannot be read ({error})") from None
-
-
-def _read_only(array: Array, name: str) -> NDArray[Any]:
-    """The values where they lie in the message."""
-    try:
-        file = BytesIO(array.data)
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"its format is {version}")
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-        values = np.frombuffer(array.data, dtype, offset=file.tell())
-        return values.reshape(shape, order="F" if by_columns else "C")
-    except (ValueError, TypeError, OSError, EOFError) as error:
-        raise WireError(f"array '{name}' cannot be read ({error})") from None
+    return values_of(arrays[name], name)
 
 
 def read_array(content: RecordDict, record: str, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -153,16 +163,26 @@ def read_users(content: RecordDict, name: str = "user") -> Words:
     return users
 
 
+def read_left_out(content: RecordDict) -> dict[int, str]:
+    """Users that a node says nothing about, by key, with the reason of each."""
+    if "left_out" not in read_record(content, "users"):
+        return {}
+    users, reasons = read_users(content, "left_out"), read_words(content, "users", "reasons")
+    if len(users) != len(reasons):
+        raise WireError(f"there are {len(reasons)} reasons for {len(users)} users that are left out")
+    return {user: reason[:LONGEST_REASON] for user, reason in zip(users.tolist(), reasons, strict=True)}
+
+
 def read_shared(content: RecordDict, specs: Specs) -> Arrays:
-    """The shared arrays that travel in this run: some or all of the model's."""
+    """The shared arrays that travel in this run: some or all of the model's. They can be written to."""
     if unknown := [name for name in read_record(content, "shared") if name not in specs]:
         raise WireError(f"the model has no shared array '{unknown[0]}'")
     names = read_record(content, "shared")
-    return {name: read_array(content, "shared", name, np.float32, specs[name].shape) for name in names}
+    return {name: read_array(content, "shared", name, specs[name].dtype, specs[name].shape).copy() for name in names}
 
 
 def read_personal(content: RecordDict, num_users: int) -> Arrays:
-    arrays = {name: _read_only(array, name) for name, array in read_record(content, "personal").items()}
+    arrays = {name: values_of(array, name) for name, array in read_record(content, "personal").items()}
     for name, values in arrays.items():
         if values.ndim == 0 or len(values) != num_users:
             raise WireError(f"personal array '{name}' should have one entry for each of {num_users} users")
@@ -170,26 +190,34 @@ def read_personal(content: RecordDict, num_users: int) -> Arrays:
 
 
 def read_reports(
-    content: RecordDict, users: Words, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray[np.float32]]:
-    """What users tell beside their update: exactly the names of `shapes`; a size of -1 may be any."""
+    content: RecordDict, users: Words, reports: Mapping[str, Report]
+) -> tuple[dict[str, NDArray[np.float32]], dict[int, str]]:
+    """What users tell beside their update: exactly the names that were asked for.
+
+    Returns:
+        the reports by name, [k, …] each, and what is wrong with those of single users, by key.
+    """
     sent = set(content.array_records["reports"]) if "reports" in content.array_records else set()
-    if unknown := sorted(sent - shapes.keys()):
+    if unknown := sorted(sent - reports.keys()):
         raise WireError(f"nobody asked for the report '{unknown[0]}'")
-    reports = {}
-    for name, shape in shapes.items():
+    found: dict[str, NDArray[np.float32]] = {}
+    wrong: dict[int, str] = {}
+    if not len(users):  # all are left out, and tell nothing
+        return found, wrong
+    for name, report in reports.items():
         values = read_raw(content, "reports", name)
-        wanted = (len(users), *shape)
+        wanted = (len(users), *report.shape)
         fits = values.ndim == len(wanted) and all(w in (-1, s) for w, s in zip(wanted, values.shape, strict=True))
         if values.dtype != np.float32 or not fits:
             raise WireError(
                 f"the report '{name}' should be float32 {list(wanted)}, not {values.dtype.name} {list(values.shape)}"
             )
-        finite = np.isfinite(values).reshape(len(users), -1).all(axis=1)
-        if not finite.all():
-            raise WireError(f"user {int(users[np.flatnonzero(~finite)[0]]):016x} reports '{name}' that is not finite")
-        reports[name] = values
-    return reports
+        # NaN compares false with everything.
+        inside = np.isfinite(values) & (values >= report.low) & (values <= report.high)
+        for at in np.flatnonzero(~by_entry(inside)):
+            wrong[int(users[at])] = f"it reports '{name}' that is not in its range"
+        found[name] = values
+    return found, wrong
 
 
 def read_packed_array(content: RecordDict, name: str, shape: tuple[int, ...], by_item: bool) -> PackedArray:
@@ -212,7 +240,6 @@ def read_packed_array(content: RecordDict, name: str, shape: tuple[int, ...], by
 def read_packed_rows(content: RecordDict, name: str, shape: tuple[int, ...], users: Words) -> PackedRows:
     if f"{name}/rows" not in read_record(content, "update"):
         values = read_array(content, "update", f"{name}/values", np.float32, (len(users), *shape))
-        owner = np.arange(len(users))
         rows = indptr = None
     else:
         rows = _read_rows(content, name, shape[0])
@@ -223,15 +250,37 @@ def read_packed_rows(content: RecordDict, name: str, shape: tuple[int, ...], use
         if ((np.diff(rows) <= 0) & (np.diff(owner) == 0)).any():
             raise WireError(f"the rows of '{name}' should ascend within a user")
         values = read_array(content, "update", f"{name}/values", np.float32, (len(rows), *shape[1:]))
-    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    if not finite.all():
-        bad = int(users[owner[np.flatnonzero(~finite)[0]]])
-        raise WireError(f"user {bad:016x} sent values of '{name}' that are not finite")
     return PackedRows(indptr, rows, values)
 
 
-def _read_rows(content: RecordDict, name: str, num_items: int) -> NDArray[np.int32]:
-    rows = read_raw(content, "update", f"{name}/rows")
+def read_cells(content: RecordDict, name: str, spec: CellSpec, record: str = "update") -> Cells:
+    """The cells of a matrix; their values are finite, and that is all that is said of them."""
+    rows = _read_rows(content, name, spec.shape[0], record)
+    if (np.diff(rows) <= 0).any():
+        raise WireError(f"the rows of '{name}' should ascend")
+    lengths = read_array(content, record, f"{name}/lengths", np.int32, (len(rows),))
+    columns = read_raw(content, record, f"{name}/columns")
+    if columns.dtype != np.int32 or columns.ndim != 1:
+        raise WireError(f"the columns of '{name}' should be 32-bit item numbers")
+    if (lengths < 1).any() or int(lengths.sum(dtype=np.int64)) != len(columns):
+        raise WireError(f"the lengths of the rows of '{name}' do not fit its columns")
+    values = read_raw(content, record, f"{name}/values")
+    if values.dtype not in (np.float32, np.float64) or values.shape != columns.shape:
+        raise WireError(f"the cells of '{name}' should have {len(columns)} values, not {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise WireError(f"the cells of '{name}' have values that are not finite")
+    if len(columns) and (columns.min() < 0 or columns.max() >= spec.shape[1]):
+        raise WireError(f"the cells of '{name}' name a column outside the {spec.shape[1]} that there are")
+    found = Cells(rows, lengths, columns, values)
+    if (np.diff(found.keys(spec)) <= 0).any():
+        raise WireError(f"the cells of '{name}' should ascend within a row")
+    if spec.symmetric and (columns < np.repeat(rows, lengths)).any():
+        raise WireError(f"the cells of '{name}' should lie on or above the diagonal")
+    return found
+
+
+def _read_rows(content: RecordDict, name: str, num_items: int, record: str = "update") -> NDArray[np.int32]:
+    rows = read_raw(content, record, f"{name}/rows")
     if rows.dtype != np.int32 or rows.ndim != 1:
         raise WireError(f"the rows of '{name}' should be 32-bit item numbers")
     if len(rows) and (rows.min() < 0 or rows.max() >= num_items):

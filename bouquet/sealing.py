@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bouquet.errors import ConfigError, StateError
+
+if TYPE_CHECKING:
+    from bouquet.randomness import Words
 
 NONCE, TAG = 12, 16
 OVERHEAD = NONCE + TAG
@@ -31,10 +35,22 @@ class Seal:
         self._cipher, self._invalid = AESGCM(key), InvalidTag
         self._key = key
 
-    @property
-    def secret(self) -> int:
-        """63 bits that follow from the key and do not tell it."""
-        return int.from_bytes(blake2b(b"draws", key=self._key, digest_size=8).digest(), "little") >> 1
+    def subkey(self, label: str) -> bytes:
+        """32 bytes that follow from the key and do not tell it, nor the bytes of another label."""
+        return blake2b(label.encode(), key=self._key, digest_size=32).digest()
+
+    def pseudonyms(self, users: Words) -> Words:
+        """[k] other keys for these user keys: the same as long as the key is, and nobody without it can find out whose.
+
+        Args:
+            users: [k] hashes of raw ids, which who can list the ids can compute.
+        """
+        # Not at the top: a device recommends without it.
+        import numpy as np
+
+        salt = self.subkey("users")
+        hashes = [blake2b(int(user).to_bytes(8, "little"), key=salt, digest_size=8).digest() for user in users]
+        return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)
 
     def close(self, content: bytes, belongs_to: str) -> bytes:
         """Encrypt; the result is OVERHEAD bytes longer."""

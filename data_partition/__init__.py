@@ -3,28 +3,37 @@
 interactions = load("ml-100k", "/data")
 split = make_split(interactions, "leave-one-out")
 nodes = assign(interactions.histories.lengths, num_partitions=4)
+
+Who only draws items, as a device of one person does, does not load what tables are read with.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
+from data_partition.negatives import decoy_items, evaluation_candidates, training_negatives
 
-from bouquet.config import lookup
-from bouquet.errors import ConfigError
-from data_partition.catalogue import DATASETS, Dataset
-from data_partition.fetch import locate
-from data_partition.interactions import Interactions, Repeats, from_table, sample_users
-from data_partition.negatives import evaluation_candidates, training_negatives
-from data_partition.partition import assign, users_of
-from data_partition.readers.generic import read_file
-from data_partition.readers.raw import RawData
-from data_partition.shards import Shard, read_shard, write_shards
-from data_partition.split import Split, leave_one_out, make_split, ratio
-from data_partition.statistics import stats
-from data_partition.synthetic import synthetic
+if TYPE_CHECKING:
+    from data_partition.catalogue import DATASETS, FILE, Dataset, caution_of, has_time
+    from data_partition.interactions import Interactions, from_table, sample_users
+    from data_partition.loading import load
+    from data_partition.partition import assign, users_of
+    from data_partition.shards import Shard, read_shard, write_shards
+    from data_partition.split import Split, leave_one_out, make_split, published, ratio
+    from data_partition.statistics import stats
+    from data_partition.synthetic_set import synthetic
+
+_PLACES = {
+    **dict.fromkeys(("DATASETS", "FILE", "Dataset", "caution_of", "has_time"), "catalogue"),
+    **dict.fromkeys(("Interactions", "from_table", "sample_users"), "interactions"),
+    "load": "loading",
+    **dict.fromkeys(("assign", "users_of"), "partition"),
+    **dict.fromkeys(("Shard", "read_shard", "write_shards"), "shards"),
+    **dict.fromkeys(("Split", "leave_one_out", "make_split", "published", "ratio"), "split"),
+    "stats": "statistics",
+    "synthetic": "synthetic_set",
+}
 
 __all__ = [
     "DATASETS",
@@ -34,11 +43,15 @@ __all__ = [
     "Shard",
     "Split",
     "assign",
+    "caution_of",
+    "decoy_items",
     "evaluation_candidates",
     "from_table",
+    "has_time",
     "leave_one_out",
     "load",
     "make_split",
+    "published",
     "ratio",
     "read_shard",
     "sample_users",
@@ -49,66 +62,10 @@ __all__ = [
     "write_shards",
 ]
 
-FILE = "file"
-"""The name under which a file of the user's own is loaded."""
 
-
-def load(
-    name: str,
-    data_dir: str = "",
-    *,
-    min_interactions: int = 0,
-    repeats: Repeats = "drop",
-    max_users: int = 0,
-    sample_seed: int = 0,
-    data_file: str = "",
-    user_column: str = "user",
-    item_column: str = "item",
-    time_column: str = "",
-) -> Interactions:
-    """A data set by name, read anew at every call.
-
-    Args:
-        name: a name in DATASETS, or "file" for a file of your own.
-        data_dir: folder of the set, or a folder of many; "": the per-user cache, where it is downloaded if possible.
-        min_interactions: users with fewer distinct items are dropped.
-        repeats: repeated (user, item) pairs: "drop" all but the oldest, or "keep" them as events of their own.
-        max_users: a random sample of so many users, and the items that they know; 0: all.
-        sample_seed: of that sample.
-        data_file, user_column, item_column, time_column: with name "file"; a time column "" means none.
-    Raises:
-        ConfigError: there is no such data set, or data_file and name do not fit together.
-        DataError: its files are missing or broken.
-    """
-    if name == FILE:
-        if not data_file:
-            raise ConfigError("dataset 'file' needs data-file, the path of a CSV, TSV or Parquet file.")
-        path = Path(data_file).expanduser()
-        raw = read_file(path, user=user_column, item=item_column, time=time_column)
-        made = _interactions(path.name, raw, min_interactions, repeats)
-        return sample_users(made, max_users, sample_seed)
-    dataset = lookup(DATASETS, "dataset", name)
-    if data_file:
-        raise ConfigError(f"data-file is read with dataset 'file', not '{name}'.")
-    raw = _synthetic_rows() if dataset.read is None else dataset.read(locate(dataset, data_dir))
-    return sample_users(_interactions(name, raw, min_interactions, repeats), max_users, sample_seed)
-
-
-def _interactions(name: str, raw: RawData, min_interactions: int, repeats: Repeats) -> Interactions:
-    return from_table(
-        name,
-        raw.table,
-        time="time" if "time" in raw.table else None,
-        in_order=raw.in_order,
-        titles=raw.titles,
-        min_interactions=min_interactions,
-        repeats=repeats,
-    )
-
-
-def _synthetic_rows() -> RawData:
-    made = synthetic()
-    users = made.user_ids.astype(np.int64)[made.histories.row_of_value]
-    items = made.item_ids.astype(np.int64)[made.histories.values]
-    titles = dict(zip(made.item_ids.tolist(), made.titles, strict=True))
-    return RawData(pd.DataFrame({"user": users, "item": items}), in_order=True, titles=titles)
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'data_partition' has no attribute '{name}'")
+    found = getattr(import_module(f"data_partition.{_PLACES[name]}"), name)
+    globals()[name] = found
+    return found

@@ -1,9 +1,9 @@
 """Interactions: a cleaned implicit-feedback data set, in which every rating is a 1.
 
-What happens to the rows of a file, in this order: rows of a user are put oldest first (rows of equal time, and all
-rows where there is no time, keep the order of the file); repeated (user, item) pairs are dropped but for the oldest;
-users with too few distinct items are dropped; users and items are numbered. The items are those that a kept user
-interacted with, not the whole catalogue of the publisher: the papers count them in this way (LastFM-2K: 17,612 of
+What happens to the rows of a file, in this order: rows of a user are put oldest first (a keyed draw decides between
+equal times; where there is no time, rows keep the order of the file); repeated (user, item) pairs are dropped but for
+the oldest; users with too few distinct items are dropped; users and items are numbered. The items are those that a kept
+user interacted with, not the whole catalogue of the publisher: the papers count them in this way (LastFM-2K: 17,612 of
 17,632 items after dropping users below 10; MovieLens-1M: 3,706 and not the largest id 3,952).
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bouquet.errors import ConfigError, DataError
 from bouquet.ragged import Ragged
-from bouquet.randomness import Purpose, draw, streams, user_keys
+from bouquet.randomness import Purpose, draw, item_keys, streams, ties, user_keys
 
 Repeats = Literal["drop", "keep"]
 
@@ -33,8 +33,9 @@ class Interactions:
         name: name of the data set.
         user_ids: [n] raw ids, in ascending order: numerically if all are whole numbers, else as text.
         item_ids: [m] raw ids, in ascending order likewise.
-        histories: n rows; row u holds the items (0..m-1) of user u, oldest first, or in the order of the file
-            where there is no time. With `repeats = "keep"` an item can occur several times in a row.
+        histories: n rows; row u holds the items (0..m-1) of user u, oldest first (`randomness.ties` orders those of
+            equal time), or in the order of the file where there is no time. With `repeats = "keep"` an item can
+            occur several times in a row.
         has_time: whether the order inside a row is the order in time.
         titles: [m], "" where unknown.
         rows: rows of the file, before anything was dropped.
@@ -42,6 +43,8 @@ class Interactions:
             over the whole file, the users who were dropped included.
         dropped_users: users with fewer than the asked number of distinct items.
         repeats: whether repeated pairs were dropped.
+        held_out: [nnz] of each interaction in `histories`: whether those who published the set hold it out for test.
+            None where they do not say.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Interactions:
     duplicates: int = 0
     dropped_users: int = 0
     repeats: Repeats = "drop"
+    held_out: NDArray[np.bool_] | None = None
 
     @property
     def num_users(self) -> int:
@@ -84,6 +88,7 @@ def from_table(
     item: str = "item",
     time: str | None = "time",
     in_order: bool = False,
+    held_out: str | None = None,
     titles: Mapping[str, str] | None = None,
     min_interactions: int = 0,
     repeats: Repeats = "drop",
@@ -92,10 +97,11 @@ def from_table(
 
     Args:
         name: name of the data set.
-        table: one row per event, in the order of the file.
+        table: one row per event. The order of the rows has a say only where there is no time column.
         user, item: columns of the raw ids (whole numbers or text).
         time: column of the times, in any unit; None where there is none.
         in_order: without a time column, whether a user's rows are in the order of time all the same.
+        held_out: column of truth values: whether a row is for test in the split that the set was published with.
         titles: raw item id to title; ids that do not occur in the table are ignored.
         min_interactions: users with fewer distinct items are dropped.
         repeats: drop repeated (user, item) pairs but for the oldest, or keep all events (sequence methods).
@@ -108,10 +114,11 @@ def from_table(
     _refuse_missing(name, table, [user, item] if time is None else [user, item, time])
     user_codes, user_ids = number(table[user])
     item_codes, item_ids = number(table[item])
-    # Both sorts are stable: the order of the file decides between equal times.
-    order = np.argsort(user_codes, kind="stable")
-    if time is not None:
-        order = np.lexsort((table[time].to_numpy(), user_codes))
+    if time is None:
+        order = np.argsort(user_codes, kind="stable")
+    else:
+        tie = ties(user_keys(user_ids)[user_codes], item_keys(item_ids)[item_codes])
+        order = np.lexsort((tie, table[time].to_numpy(), user_codes))
     user_codes, item_codes = user_codes[order], item_codes[order]
 
     repeated = pd.Series(user_codes * len(item_ids) + item_codes).duplicated().to_numpy()
@@ -139,6 +146,7 @@ def from_table(
         duplicates=int(repeated.sum()),
         dropped_users=int((~kept_users).sum()),
         repeats=repeats,
+        held_out=None if held_out is None else table[held_out].to_numpy(np.bool_)[order][kept],
     )
 
 
@@ -154,6 +162,7 @@ def sample_users(interactions: Interactions, count: int, seed: int = 0) -> Inter
     ticket = draw(streams(seed, interactions.user_keys, 0, Purpose.USERS), np.array([0]))
     chosen = np.sort(np.argsort(ticket, kind="stable")[:count])
     histories = interactions.histories.take(chosen)
+    held_out = interactions.held_out
     known = np.unique(histories.values)
     new_item = np.zeros(interactions.num_items, dtype=np.int64)
     new_item[known] = np.arange(len(known))
@@ -163,6 +172,7 @@ def sample_users(interactions: Interactions, count: int, seed: int = 0) -> Inter
         item_ids=interactions.item_ids[known],
         histories=Ragged(histories.indptr, new_item[histories.values].astype(np.int32)),
         titles=tuple(interactions.titles[item] for item in known),
+        held_out=None if held_out is None else held_out[np.isin(interactions.histories.row_of_value, chosen)],
     )
 
 

@@ -11,9 +11,11 @@ item(s), item(s + 2**32), item(s + 2·2**32), … that is not forbidden, 64 atte
 the slot holds allowed[((draw(stream, s + 64·2**32) >> 32) * len(allowed)) >> 32], `allowed` being the items that are
 not forbidden, ascending.
 
-Evaluation candidates: the first `count` different ones of item(0), item(1), … that are not in the history, as long as
-the counter is below 64 + 16 * count; what is then missing is taken from the remaining allowed items, in ascending order
-of draw(stream, 2**32 + item). A user with at most `count` allowed items gets all of them, ascending.
+Where a node draws from its secret, `stream` is a keystream of it (`bouquet.secret_draws`), and the rest is the same.
+
+Evaluation candidates, and decoys: the first `count` different ones of item(0), item(1), … that are not in the history,
+as long as the counter is below 64 + 16 * count; what is then missing is taken from the remaining allowed items, in
+ascending order of draw(stream, 2**32 + item). A user with at most `count` allowed items gets all of them, ascending.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged, positions
-from bouquet.randomness import Purpose, Words, draw, integers, streams
+from bouquet.randomness import Draws, Purpose, Streams, Words, draw, integers, streams
 
 ATTEMPTS = 64
 _NEXT_ATTEMPT = 2**32
@@ -38,7 +40,7 @@ def training_negatives(
     num_items: int,
     per_positive: int,
     users: Words,
-    seed: int,
+    draws: Draws,
     round_: int,
 ) -> Ragged:
     """Negatives for one round of training, drawn uniformly and with replacement.
@@ -50,7 +52,7 @@ def training_negatives(
         num_items: m < 2**32.
         per_positive: negatives per positive.
         users: [k] user keys.
-        seed: of the run.
+        draws: the run's seed, or the node's secret.
         round_: server round.
     Returns:
         [k rows]: `per_positive` times as many items as there are positives; none where all items are forbidden.
@@ -59,7 +61,7 @@ def training_negatives(
     """
     _check(positives, forbidden, users, num_items)
     lengths = positives.lengths * per_positive
-    stream = streams(seed, users, round_, Purpose.TRAIN_NEGATIVES)
+    stream = draws.streams(users, round_, Purpose.TRAIN_NEGATIVES)
     parts = []
     for rows, taken in _blocks(forbidden, num_items):
         full = _covers_all(forbidden, rows, taken, num_items)
@@ -85,8 +87,31 @@ def evaluation_candidates(
     Raises:
         ValueError: the numbers of rows differ, or an item is not below `num_items`.
     """
+    return _different(history, num_items, count, users, streams(seed, users, 0, purpose))
+
+
+def decoy_items(training: Ragged, num_items: int, count: int, users: Words, draws: Draws) -> Ragged:
+    """Items that users pretend to have trained on: the same in every round, and none that they have.
+
+    A decoy that is trained on one day leaves the others as they are, and another one is added.
+
+    Args:
+        training: [k rows] training items.
+        num_items: m < 2**32.
+        count: decoys per user.
+        users: [k] user keys.
+        draws: the run's seed, or the node's secret.
+    Returns:
+        [k rows] of `count` different items, or all that are left where these are fewer.
+    Raises:
+        ValueError: the numbers of rows differ, or an item is not below `num_items`.
+    """
+    return _different(training, num_items, count, users, draws.streams(users, 0, Purpose.DECOYS))
+
+
+def _different(history: Ragged, num_items: int, count: int, users: Words, stream: Streams) -> Ragged:
+    """`count` different items per row that are not in its history."""
     _check(history, history, users, num_items)
-    stream = streams(seed, users, 0, purpose)
     parts, lengths = [], []
     for rows, taken in _blocks(history, num_items):
         chosen, found = _draw_distinct(stream[rows], count, taken)
@@ -97,7 +122,7 @@ def evaluation_candidates(
     return Ragged.from_lengths(np.concatenate(lengths), np.concatenate(parts))
 
 
-def _draw_allowed(stream: Words, lengths: NDArray[np.int64], taken: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _draw_allowed(stream: Streams, lengths: NDArray[np.int64], taken: NDArray[np.bool_]) -> NDArray[np.int64]:
     """[sum(lengths)] items that are not taken, by redrawing every slot on its own."""
     num_items = taken.shape[1]
     cells = taken.ravel()
@@ -120,7 +145,9 @@ def _draw_allowed(stream: Words, lengths: NDArray[np.int64], taken: NDArray[np.b
     return items
 
 
-def _draw_distinct(stream: Words, count: int, taken: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _draw_distinct(
+    stream: Streams, count: int, taken: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Up to `count` different items per row that are not taken; `taken` is written to.
 
     Returns:

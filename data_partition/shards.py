@@ -1,6 +1,6 @@
 """A node's own part of a data set as a folder, which holds no other node's users.
 
-interactions.parquet   user, item: the users of this part, each oldest first
+interactions.parquet   user, item: the users of this part, each oldest first; held_out, where the set has a split
 catalogue.csv          item, title: all items of the data set, in the order of their numbers
 shard.json             which part of what this is
 
@@ -23,7 +23,8 @@ from bouquet.ragged import Ragged
 from data_partition.interactions import Interactions
 from data_partition.partition import assign
 
-_FORMAT = 1
+_FORMAT = 2
+"""1: events of equal time in the order of the file."""
 
 
 def _of_the_data(settings: Mapping[str, object]) -> list[str]:
@@ -67,7 +68,7 @@ def write_shards(
     """Divide a data set; `folder` / 1 to `folder` / N hold one part each.
 
     Args:
-        scheme: how users are laid over the parts, a name in `partition.SCHEMES`.
+        scheme: how users are partitioned over the parts, a name in `partition.SCHEMES`.
         settings: those that `interactions` were loaded with.
     Raises:
         ConfigError: the users cannot be divided in this way.
@@ -85,6 +86,8 @@ def write_shards(
                 "item": interactions.item_ids[histories.values].astype(str),
             }
         )
+        if interactions.held_out is not None:
+            table["held_out"] = interactions.held_out[homes[interactions.histories.row_of_value] == partition]
         catalogue = pd.DataFrame({"item": interactions.item_ids.astype(str), "title": interactions.titles})
         about = {
             "format": _FORMAT,
@@ -131,6 +134,7 @@ def read_shard(folder: Path) -> Shard:
             rows=len(table),
             dropped_users=about["dropped_users"],
             repeats=about["settings"]["repeats"],
+            held_out=table["held_out"].to_numpy(np.bool_) if "held_out" in table else None,
         )
         return Shard(interactions, about["partition"], about["num_partitions"], about["settings"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""What is held out of every history: the last or a random interaction per user, or a share of each history.
+"""What is held out of every history: the last or a random interaction per user, a share, or what was published.
 
 Random choices of a user are keyed by (seed, user, hold-out) and made over the user's items in ascending order, so
 neither other users nor the order of the rows in the file have a say in them.
@@ -7,7 +7,7 @@ neither other users nor the order of the rows in the file have a say in them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +38,23 @@ class Split:
     test: Ragged
 
 
-def make_split(interactions: Interactions, split: str, hold_out: str = "auto", seed: int = 0) -> Split:
+def make_split(
+    interactions: Interactions, split: str, hold_out: str = "auto", seed: int = 0, validation: float = 0.1
+) -> Split:
     """The split of a run configuration.
 
     Args:
-        split: "leave-one-out" or "ratio".
+        split: "leave-one-out", "ratio" or "published".
         hold_out: "auto", "last", "last-row" or "random"; for leave-one-out only.
         seed: of random choices.
+        validation: share of what is not for test, in [0, 1); not for leave-one-out.
     Raises:
-        ConfigError: no such split, or a hold-out that does not fit the data set.
+        ConfigError: no such split, or one that does not fit the data set.
     """
     splits: dict[str, Callable[[], Split]] = {
         "leave-one-out": lambda: leave_one_out(interactions, hold_out=hold_out, seed=seed),
-        "ratio": lambda: ratio(interactions, seed=seed),
+        "ratio": lambda: ratio(interactions, validation=validation, seed=seed),
+        "published": lambda: published(interactions, validation=validation, seed=seed),
     }
     return lookup(splits, "split", split)()
 
@@ -100,22 +104,41 @@ def ratio(interactions: Interactions, *, test: float = 0.2, validation: float = 
     """
     for key, share in (("test", test), ("validation", validation)):
         if not 0 <= share < 1:
-            raise ConfigError(f"The {key} share of a ratio split must be at least 0 and below 1, not {share}.")
+            raise ConfigError(f"The {key} share of a split must be at least 0 and below 1, not {share}.")
     histories = interactions.histories
     lengths = histories.lengths
-    num_test = np.minimum(_share(lengths, test), np.maximum(lengths - 1, 0))
-    left = lengths - num_test
-    num_validation = np.minimum(_share(left, validation), np.maximum(left - 1, 0))
-
+    num_test = _part_of(lengths, test)
+    num_validation = _part_of(lengths - num_test, validation)
+    shuffled, place = _shuffled(histories, interactions.user_keys, seed), positions(lengths)
     row = histories.row_of_value
-    by_item = np.lexsort((histories.values, row))
-    place = positions(lengths)
-    bits = draw(streams(seed, interactions.user_keys, 0, Purpose.HOLD_OUT)[row], place)
-    shuffled = by_item[np.lexsort((bits, row))]
     part = np.zeros(len(row), dtype=np.int8)
     part[shuffled[place < (num_test + num_validation)[row]]] = 1
     part[shuffled[place < num_test[row]]] = 2
     return _by_part(histories, part)
+
+
+def published(interactions: Interactions, *, validation: float = 0.1, seed: int = 0) -> Split:
+    """For test what those who published the set hold out, and for validation a random share of each user's others.
+
+    At least one of these stays for training. With 0 for validation all of them do, as where figures were published.
+
+    Args:
+        validation: share in [0, 1), rounded half up.
+        seed: of the choice, keyed by user; what is held out for test has no say in it.
+    Raises:
+        ConfigError: the set was published without a split, or the share is out of range.
+    """
+    if interactions.held_out is None:
+        raise ConfigError(
+            f"{interactions.name} was published without a split, so split cannot be 'published': take 'leave-one-out' "
+            "or 'ratio'."
+        )
+    histories, held_out = interactions.histories, interactions.held_out
+    left = Ragged.from_pairs(histories.row_of_value[~held_out], histories.values[~held_out], len(histories))
+    parts = ratio(replace(interactions, histories=left, held_out=None), test=0.0, validation=validation, seed=seed)
+    return replace(
+        parts, test=Ragged.from_pairs(histories.row_of_value[held_out], histories.values[held_out], len(histories))
+    )
 
 
 def _rule(interactions: Interactions, hold_out: str) -> str:
@@ -140,6 +163,18 @@ def _two_of(lengths: NDArray[np.int64], stream: Words) -> tuple[NDArray[np.int64
 def _below(bits: Words, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     # `integers` takes one bound for all; here every user has its own.
     return (((bits >> np.uint64(32)) * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+
+def _shuffled(histories: Ragged, users: Words, seed: int) -> NDArray[np.int64]:
+    """[nnz] places in `histories.values`, row after row, each row in an order that is drawn by user and by item."""
+    row = histories.row_of_value
+    bits = draw(streams(seed, users, 0, Purpose.HOLD_OUT)[row], positions(histories.lengths))
+    return np.lexsort((histories.values, row))[np.lexsort((bits, row))]
+
+
+def _part_of(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """[n] a share of rows of these lengths that leaves at least one of each."""
+    return np.minimum(_share(lengths, share), np.maximum(lengths - 1, 0))
 
 
 def _share(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from torch import Tensor
 
@@ -29,13 +30,20 @@ class Backbone(ABC):
         private: the arrays of one user, which never leave its device.
         options_class: the backbone's own settings.
         heads: how many logits a sample has; the loss is their sum.
-        reads_history: `private` has an entry `HISTORY` too, [k, r]: 1 where a row is one of the user's training
-            positives, else 0. All of them are among the rows.
+        reads_history: `private` has an entry `HISTORY` too, [k, r]: 1 where a row is one of the user's items, else 0.
+            All of them are among the rows. In training they are its training positives; when items are scored, what
+            is known of the user by then.
+        reads_order: whether it learns from the order of a history, which then must be the order in time.
+        sequential: whether it predicts the next item of a history, as a `SequenceBackbone` does.
+        kernel: the compiled kernels that compute its logits and their gradient; empty: there are none.
     """
 
     options_class: type[Options] = Options
     heads: int = 1
     reads_history: bool = False
+    reads_order: bool = False
+    sequential: bool = False
+    kernel: Literal["", "mf", "ncf"] = ""
     shared: Specs
     private: Specs
 

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from bouquet.config import ModelOptions, Options
+from bouquet.config import ModelOptions, Options, numbers
 from models.backbone import HISTORY, Backbone, PullBack, Tensors
 from models.mf import MatrixFactorization
 from models.ncf import NCFOptions, NeuralCollaborativeFiltering
@@ -29,11 +29,7 @@ class LightGCNOptions(Options):
     lightgcn_predictor: Literal["perceptron", "dot"] = Field(
         "perceptron", description="How propagated embeddings of 'lightgcn' become a score."
     )
-    lightgcn_hidden: str = Field(
-        "8,8",
-        pattern=r"^[1-9][0-9]*(,[1-9][0-9]*)*$",
-        description="Widths of the hidden layers of the perceptron of 'lightgcn'.",
-    )
+    lightgcn_hidden: str = numbers("8,8", ",", "Widths of the hidden layers of the perceptron of 'lightgcn'.")
 
 
 class LightGCN(Backbone):

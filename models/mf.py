@@ -15,6 +15,8 @@ from models.backbone import Backbone, PullBack, Tensors
 class MatrixFactorization(Backbone):
     """r̂_ui = p_u · q_i with a private user embedding p_u [d] and a shared item embedding Q [m, d]."""
 
+    kernel = "mf"
+
     def __init__(self, num_items: int, options: ModelOptions, own: Options | None = None) -> None:
         size = options.embedding_size
         self.shared = {"item_embedding": ArraySpec((num_items, size), "normal", options.init_scale, by_item=True)}

@@ -6,11 +6,10 @@ from __future__ import annotations
 import math
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from bouquet.arrays import ArraySpec
-from bouquet.config import ModelOptions, Options
+from bouquet.config import ModelOptions, Options, numbers
 from models.backbone import Backbone, PullBack, Tensors
 
 # Activations of a layer of this many values are made at once when the whole catalogue is scored: they stay in the
@@ -21,10 +20,8 @@ _SCORE_VALUES = 2**18
 class NCFOptions(Options):
     """The shape of the perceptron."""
 
-    ncf_hidden: str = Field(
-        "16,8",
-        pattern=r"^[1-9][0-9]*(,[1-9][0-9]*)*$",
-        description="Widths of the hidden layers of 'ncf', between its 2 d inputs and its one output.",
+    ncf_hidden: str = numbers(
+        "16,8", ",", "Widths of the hidden layers of 'ncf', between its 2 d inputs and its one output."
     )
 
 
@@ -35,6 +32,7 @@ class NeuralCollaborativeFiltering(Backbone):
     """
 
     options_class = NCFOptions
+    kernel = "ncf"
 
     def __init__(self, num_items: int, options: ModelOptions, own: Options | None = None) -> None:
         settings = own if isinstance(own, NCFOptions) else NCFOptions()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,8 @@ class SequenceBackbone(Backbone):
     """
 
     options_class = SequenceOptions
+    reads_order = True
+    sequential = True
     sites: int
 
     def __init__(self, num_items: int, options: ModelOptions, own: Options | None = None) -> None:
@@ -123,3 +126,8 @@ def rows_of(table: Tensor, index: Tensor) -> Tensor:
 def along(vector: Tensor) -> Tensor:
     """A vector of the network, [k, w] or [w], in a shape that broadcasts over [k, L, w]."""
     return vector.unsqueeze(-2)
+
+
+def is_sequential(backbone: Backbone) -> TypeGuard[SequenceBackbone]:
+    """Whether a backbone predicts the next item of a history."""
+    return backbone.sequential

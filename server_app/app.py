@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bouquet.config import RunConfig, Scalar, lookup, own
+from bouquet.config import RunConfig, Scalar, lookup, parsed
 from bouquet.errors import BouquetError
 from bouquet.evaluation import fairness, standard_error
+from bouquet.methods import METHODS
 from bouquet.reporting.events import record_to
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
-from strategies import STRATEGIES, BaseStrategy, without_other_methods
+from strategies import BaseStrategy, strategy_of, without_other_methods
 
 app = ServerApp()
 
@@ -31,16 +33,28 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, settings: Mapping[str, Scalar]) -> None:
     """What `main` does, for any grid."""
-    config = own(settings, RunConfig)
-    method = lookup(STRATEGIES, "strategy", config.strategy)
+    config = parsed(settings).run
+    lookup(METHODS, "strategy", config.strategy)
     directory = RunDirectory(config.resume or config.out or run_name(config))
+    with directory.work():
+        _run(grid, settings, config, directory)
+
+
+def _run(
+    grid: Grid,
+    settings: Mapping[str, Scalar],
+    config: RunConfig,
+    directory: RunDirectory,
+) -> None:
     if not directory.summary.exists():
         directory.create(without_other_methods(settings, config.strategy), {"engine": "flower"})
         print(f"Results go to {directory.path}")
+    elif config.resume:
+        directory.write_summary({"status": "running"})
     start = time.perf_counter()
     record_to(directory.events)
     try:
-        strategy = method(config, own(settings, method.options_class), directory)
+        strategy = strategy_of(parsed(settings), directory)
         strategy.start(grid)
         directory.write_users(strategy.roster.users, strategy.best.values)
         directory.write_summary(summary(strategy, time.perf_counter() - start))
@@ -61,9 +75,6 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
     rounds = strategy.directory.rounds()
     errors = standard_error(best.values)
 
-    def mean(group: str, key: str) -> float:
-        return sum(line[group][key] for line in rounds) / len(rounds)
-
     return {
         "status": "completed",
         "strategy": config.strategy,
@@ -72,6 +83,7 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         "dataset": "devices" if config.catalogue_file else config.dataset,
         "split": config.split,
         "hold_out": config.hold_out,
+        "test_history": config.test_history,
         "train_negatives": config.train_negatives,
         "leaky": config.train_negatives == "paper" or config.hold_out == "last-row",
         "seed": config.seed,
@@ -86,18 +98,42 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         "validation": best.means["validation"],
         "standard_error": errors,
         "fairness": fairness(best.values),
-        "bytes": {
-            "down_per_user_round": mean("bytes", "down_per_user"),
-            "up_per_user_round": mean("bytes", "up_per_user"),
-            "wire_down_per_round": mean("bytes", "wire_down"),
-            "wire_up_per_round": mean("bytes", "wire_up"),
-            "to_best_round": sum(
-                (line["bytes"]["down_per_user"] + line["bytes"]["up_per_user"]) * line["users"]
-                for line in rounds
-                if line["round"] <= best.round
-            ),
-        },
-        "seconds": {"total": seconds, "per_round": mean("seconds", "total")},
+        "bytes": traffic(rounds, best.round),
+        "seconds": {"total": seconds, "per_round": sum(line["seconds"]["total"] for line in rounds) / len(rounds)},
         "failures": sum(len(line["failures"]) for line in rounds),
         **strategy.results(),
     }
+
+
+def traffic(rounds: Sequence[Mapping[str, Any]], best_round: int) -> dict[str, Any]:
+    """Bytes of a run: training and evaluation, each in both directions, apart and in sum.
+
+    Args:
+        rounds: the lines of `metrics.jsonl`.
+        best_round: up to which totals are counted.
+    """
+    training = [{**line["bytes"], "asked": line["asked"], "users": line["users"]} for line in rounds]
+    looks = {line["round"]: line["bytes"]["evaluation"] for line in rounds if "evaluation" in line["bytes"]}
+    trained = sum(_total(size) for line, size in zip(rounds, training, strict=True) if line["round"] <= best_round)
+    looked = sum(_total(size) for round_, size in looks.items() if round_ <= best_round)
+    return {
+        **_means(training, "round"),
+        "evaluation": _means(list(looks.values()), "evaluation"),
+        "training_to_best_round": trained,
+        "evaluation_to_best_round": looked,
+        "to_best_round": trained + looked,
+    }
+
+
+def _means(sizes: Sequence[Mapping[str, float]], per: str) -> dict[str, float]:
+    """Means over rounds, or over evaluations."""
+    return {
+        f"{name}_{per}" if name.endswith("user") else f"{name}_per_{per}": sum(size[name] for size in sizes)
+        / len(sizes)
+        for name in ("down_per_user", "up_per_user", "wire_down", "wire_up")
+    }
+
+
+def _total(size: Mapping[str, float]) -> float:
+    """Of all users, each as if its messages were for it alone: to all who were asked, from all who answered."""
+    return size["down_per_user"] * size["asked"] + size["up_per_user"] * size["users"]

@@ -1,35 +1,31 @@
-"""Server-side methods: one module per paper, over one base."""
+"""Server-side methods: papers here, what they share in `federation`, and numerical routines in `numerics`."""
 
 from collections.abc import Mapping
 
-from bouquet.config import Scalar
-from strategies.averaging import FCF, FedAvg
-from strategies.base import BaseStrategy
-from strategies.cf_fedsr_strategy import CFFedSR
-from strategies.fed3cr import Fed3CR
-from strategies.fedca_strategy import FedCA
-from strategies.fedrap import FedRAP
-from strategies.hetefedrec_strategy import HeteFedRec
-from strategies.local import Local
-from strategies.pfedrec import PFedRec
+from bouquet.config import Scalar, Settings, lookup
+from bouquet.methods import METHODS
+from bouquet.methods.manifest import class_at
+from bouquet.reporting.run_directory import RunDirectory
+from strategies.federation.base import BaseStrategy
 
-STRATEGIES: dict[str, type[BaseStrategy]] = {
-    "cf-fedsr": CFFedSR,
-    "fcf": FCF,
-    "fed3cr": Fed3CR,
-    "fedavg": FedAvg,
-    "fedca": FedCA,
-    "fedrap": FedRAP,
-    "hetefedrec": HeteFedRec,
-    "local": Local,
-    "pfedrec": PFedRec,
-}
+__all__ = ["BaseStrategy", "strategy_of", "without_other_methods"]
 
-__all__ = ["STRATEGIES", "BaseStrategy", "without_other_methods"]
+
+def strategy_of(settings: Settings, directory: RunDirectory) -> BaseStrategy:
+    """The strategy of a run.
+
+    Args:
+        directory: where results and checkpoints go.
+    Raises:
+        ConfigError: there is no such method, or its settings cannot be used.
+    """
+    method = lookup(METHODS, "strategy", settings.run.strategy)
+    made: BaseStrategy = class_at(method.strategy)(settings.run, settings.of(method.options), directory)
+    return made
 
 
 def without_other_methods(settings: Mapping[str, Scalar], strategy: str) -> dict[str, Scalar]:
     """A configuration without the settings that only other strategies have."""
-    mine = STRATEGIES[strategy].options_class().to_flat()
-    others = {key for method in STRATEGIES.values() for key in method.options_class().to_flat()} - mine.keys()
+    mine = METHODS[strategy].options().to_flat()
+    others = {key for method in METHODS.values() for key in method.options().to_flat()} - mine.keys()
     return {key: value for key, value in settings.items() if key not in others}

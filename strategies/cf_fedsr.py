@@ -18,6 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 # Mean shift compares every point with every seed: it is fitted to so many users, and the others go to the nearest mode.
 _MEAN_SHIFT_USERS = 1000
+# The bandwidth is the mean distance to the last of so large a share of the users, each user's nearest.
+_NEAREST = 0.3
+# Representations are float32, and parts of the largest that are smaller than this are rounding.
+_RESOLUTION = 1e-6
 
 
 def eligible(sizes: ArrayLike, epochs: ArrayLike, lambda_1: float, lambda_2: float) -> NDArray[np.bool_]:
@@ -44,7 +48,7 @@ def cluster(representations: NDArray[np.floating], method: str, clusters: int, s
         [n] number of each user's cluster.
     """
     # scikit-learn takes a second to import, and most runs do without.
-    from sklearn.cluster import KMeans, MeanShift, estimate_bandwidth
+    from sklearn.cluster import KMeans
 
     points = np.asarray(representations, dtype=np.float64)
     different = len(np.unique(points, axis=0))
@@ -53,12 +57,36 @@ def cluster(representations: NDArray[np.floating], method: str, clusters: int, s
     if method == "k-means":
         model = KMeans(min(clusters, different), n_init=3, random_state=seed)
         return model.fit_predict(points).astype(np.int64)
+    return _mean_shift(points, seed)
+
+
+def _mean_shift(points: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
+    """Users who climb to the same mode of the density of their representations: [n], for points that differ."""
+    from sklearn.cluster import MeanShift, estimate_bandwidth, get_bin_seeds
+    from sklearn.neighbors import NearestNeighbors
+
+    # As whole numbers, whose distances are exact: users who are alike but for rounding are at distance 0.
+    points = points - points.mean(axis=0)
+    points = np.round(points / (_RESOLUTION * np.abs(points).max()))
     few = points
     if len(points) > _MEAN_SHIFT_USERS:
         few = points[np.random.default_rng(seed).choice(len(points), _MEAN_SHIFT_USERS, replace=False)]
-    bandwidth = estimate_bandwidth(few, quantile=0.3, n_samples=500, random_state=seed)
-    # Where most users are alike the estimate is 0, which mean shift refuses.
-    model = MeanShift(bandwidth=bandwidth if bandwidth > 0 else None, bin_seeding=bandwidth > 0).fit(few)
+    different = np.unique(few, axis=0)
+    if len(different) < 2:
+        return np.zeros(len(points), dtype=np.int64)
+    bandwidth = estimate_bandwidth(few, quantile=_NEAREST, n_samples=500, random_state=seed)
+    if bandwidth == 0:
+        # So many are alike, or so few are there at all: then what lies between those who differ counts, and each has
+        # another one near it.
+        share = min(1.0, max(_NEAREST, 2.5 / len(different)))
+        bandwidth = estimate_bandwidth(different, quantile=share, n_samples=500, random_state=seed)
+        seeds = different
+    else:
+        seeds = get_bin_seeds(few, bandwidth)
+        # In many dimensions the middle of a bin can be far from all that is in it, and nobody climbs from there.
+        within = NearestNeighbors(radius=bandwidth).fit(few).radius_neighbors(seeds, return_distance=False)
+        seeds = seeds if any(len(near) for near in within) else different
+    model = MeanShift(bandwidth=bandwidth, seeds=seeds).fit(few)
     return model.predict(points).astype(np.int64)
 
 

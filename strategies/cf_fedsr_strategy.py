@@ -5,39 +5,66 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Arrays, Specs
+from bouquet.arrays import Arrays
+from bouquet.config import RunConfig
 from bouquet.methods.cf_fedsr import CFFedSROptions
+from bouquet.needs import bytes_of
 from bouquet.randomness import Purpose, generator
+from bouquet.records import Report
+from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import EvaluateReply, TrainReply, Update
-from strategies.averaging import AveragingOptions, FedAvg
-from strategies.base import Extra
 from strategies.cf_fedsr import allocate, cluster, eligible, fair_weights
+from strategies.federation.base import BaseStrategy, Extra
+from strategies.federation.needs import reply_bytes
+from strategies.numerics.server_optimizer import ServerOptimizer
 
 
-class CFFedSRServerOptions(CFFedSROptions, AveragingOptions):
-    """Communication-efficient and fair federated sequential recommendation."""
-
-
-class CFFedSR(FedAvg):
+class CFFedSR(BaseStrategy):
     """Users are chosen by data, patience and interests, and weighed by how well they are served."""
 
-    options_class = CFFedSRServerOptions
-    options: CFFedSRServerOptions
+    options: CFFedSROptions
     update: Update = "rows"
 
-    def reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
-        performance: dict[str, tuple[int, ...]] = {"performance": (2,)} if self.options.cf_fedsr_fair else {}
-        return performance | self.evaluation_reports(specs)
+    def __init__(self, config: RunConfig, options: CFFedSROptions, directory: RunDirectory) -> None:
+        super().__init__(config, options, directory)
+        self.optimizer = ServerOptimizer(options)
 
-    def evaluation_reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
-        if not self.options.cf_fedsr_selection:
+    def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
+        performance = {"performance": Report((2,), 0.0, 1.0)} if self.options.cf_fedsr_fair else {}
+        return performance | self.evaluation_reports(server_round, shared)
+
+    def evaluation_reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
+        """Interests, if rounds choose by them: means of rows of the table that is sent, or zeros."""
+        if not self._chooses():
             return {}
-        return {"representation": (2 * next(spec.shape[1] for spec in specs.values() if spec.by_item),)}
+        table = next(shared[name] for name, spec in self.roster.specs.items() if spec.by_item)
+        low, high = np.minimum(table.min(axis=0), 0), np.maximum(table.max(axis=0), 0)
+        room = 1e-5 * np.maximum(-low, high)  # the device's sums round differently
+        return {"representation": Report((2 * len(low),), np.tile(low - room, 2), np.tile(high + room, 2))}
+
+    def _chooses(self) -> bool:
+        """Whether rounds draw from clusters at all: where everybody trains there is nothing to choose."""
+        return self.options.cf_fedsr_selection and self.config.fraction_train < 1
 
     def prepare(self) -> None:
-        shape = self.evaluation_reports(self.roster.specs).get("representation", (0,))
-        self.representations = np.zeros((len(self.roster.users), *shape), np.float32)
+        self.representations = np.zeros((len(self.roster.users), self._width()), np.float32)
         self.known = np.zeros(len(self.roster.users), dtype=bool)
+
+    def kept_bytes(self) -> int:
+        return self.optimizer.kept_bytes(self._shared_bytes) + 4 * len(self.roster.users) * self._width()
+
+    def working_bytes(self) -> float:
+        """The changes of a node's users are weighed in float64."""
+        return self.optimizer.working_bytes(self._shared_bytes) + 2 * reply_bytes(self) / self.roster.nodes
+
+    @property
+    def _shared_bytes(self) -> int:
+        return bytes_of(self.traveling(self.roster.specs))
+
+    def _width(self) -> int:
+        """Of what is known of each user's interests."""
+        size = next(spec.shape[1] for spec in self.roster.specs.values() if spec.by_item)
+        return 2 * size if self._chooses() else 0
 
     def select_users(self, server_round: int) -> NDArray[np.int64]:
         """As many users as a round has, from all clusters of those who may take part.
@@ -87,14 +114,15 @@ class CFFedSR(FedAvg):
             weights = sizes / sizes.sum() if sizes.sum() > 0 else np.full(len(sizes), 1 / len(sizes))
             served = {}
         spread = {"least_weight": float(weights.min()), "most_weight": float(weights.max())}
-        self._record["cf-fedsr"] = (self._choice if self.options.cf_fedsr_selection else {}) | served | spread
-        return self.step(server_round, shared, weighted_change(shared, replies, weights))
+        chosen = self._choice if self.options.cf_fedsr_selection else {}
+        self.note(**{"cf-fedsr": chosen | served | spread})
+        return self.optimizer.step(server_round, shared, weighted_change(shared, replies, weights))
 
     def extra_arrays(self) -> Extra:
-        return {**super().extra_arrays(), "representations": self.representations, "known": self.known}
+        return {**self.optimizer.arrays(), "representations": self.representations, "known": self.known}
 
     def restore_extra(self, arrays: Extra) -> None:
-        super().restore_extra(arrays)
+        self.optimizer.restore(arrays)
         self.representations, self.known = arrays["representations"], arrays["known"].astype(bool)
 
     def users_joined(self, count: int) -> None:
@@ -121,9 +149,5 @@ def weighted_change(
         own = weights[start : start + len(reply.users)]
         start += len(reply.users)
         for name, packed in reply.rows.items():
-            if packed.indptr is None or packed.rows is None:
-                total[name] += np.tensordot(own, packed.values.astype(np.float64), axes=1)
-            else:
-                scale = np.repeat(own, np.diff(packed.indptr)).reshape(-1, *[1] * (packed.values.ndim - 1))
-                np.add.at(total[name], packed.rows, scale * packed.values)
+            packed.add_weighted(total[name], own)
     return total

@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.checks import refuse_non_finite, refuse_option, refuse_shape
-from strategies.distances import squared_distances
-from strategies.simplex import QuadraticProgramme, checked_cap, project_rows
+from strategies.numerics.checks import refuse_non_finite, refuse_option, refuse_shape
+from strategies.numerics.distances import squared_distances
+from strategies.numerics.simplex import QuadraticProgramme, checked_cap, project_rows
 
 Matrix = NDArray[np.float64]
 Tables = NDArray[np.floating[Any]]

@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import Array, Arrays, Specs, exchanged, initial_shared
+from bouquet.methods import only_embeddings
 from bouquet.methods.fedca import FedCAOptions, interpolate
+from bouquet.needs import bytes_of
 from bouquet.randomness import Purpose, generator
-from bouquet.records import PackedRows
+from bouquet.records import Report
 from bouquet.reporting.heatmaps import write_heatmaps
 from bouquet.wire import TrainReply, Update
-from strategies.base import BaseStrategy, Extra
 from strategies.fedca import complementarity_matrix, composite_weights, mix, similarity_matrix
 from strategies.fedca_variants import component_similarity, largest_weights
+from strategies.federation.base import BaseStrategy, Extra
+from strategies.numerics.simplex import QuadraticProgramme
 
 # Users whose part of S, C and W a run leaves behind (Fig. 7).
 SHOWN_USERS = 10
@@ -31,7 +34,6 @@ T = TypeVar("T")
 class FedCA(BaseStrategy):
     """Every user has tables of its own on the server: the last that it trained, and the one mixed for it."""
 
-    options_class = FedCAOptions
     options: FedCAOptions
     update: Update = "rows"
 
@@ -39,17 +41,39 @@ class FedCA(BaseStrategy):
         return {}
 
     def returning(self, specs: Specs) -> Specs:
-        return exchanged(specs, self.config.only_embeddings)
+        return exchanged(specs, only_embeddings(self.config))
 
-    def reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
+    def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
+        """Unit vectors, and what their protection adds: Laplace noise beyond 50 δ' comes once in 10^21 values."""
         options = self.options
         if options.fedca_beta == 0:
             return {}
-        size = next(spec.shape[1] for spec in specs.values() if spec.by_item)
+        size = next(spec.shape[1] for spec in self.roster.specs.values() if spec.by_item)
         vectors = 1 if options.fedca_complementarity == "raw" else options.fedca_k
-        return {"features": (vectors, -1 if options.fedca_complementarity == "left" else size)}
+        most = 1.001 + 50 * options.fedca_ldp_delta_features
+        return {"features": Report((vectors, -1 if options.fedca_complementarity == "left" else size), -most, most)}
+
+    @property
+    def dense_updates(self) -> bool:  # type: ignore[override]
+        return self.options.fedca_ldp_delta > 0 or self.options.fedca_proximal > 0
+
+    def personal_bytes(self) -> int:
+        return bytes_of(self.returning(self.roster.specs))
+
+    def kept_bytes(self) -> int:
+        """Each user's last table and the one mixed for it; features are small beside them."""
+        return 2 * len(self.roster.users) * self.personal_bytes()
+
+    def working_bytes(self) -> float:
+        """The tables to mix, those that similarity compares, and s, c, the weights and what they are projected from."""
+        options, count = self.options, len(self.roster.users)
+        pool = options.fedca_mix_fraction * (count if options.fedca_mix_all_users else self.users_per_round())
+        matrices = 2 + (options.fedca_alpha > 0) + (options.fedca_beta > 0)
+        return 2 * pool * self.personal_bytes() + 8 * matrices * pool**2
 
     def prepare(self) -> None:
+        if self.options.fedca_solver == "cvxpy":
+            QuadraticProgramme(1)  # says now, not after a round of training, that it is not installed
         base = initial_shared(self.returning(self.roster.specs), self.config.seed)
         count = len(self.roster.users)
         self.tables = {name: np.repeat(values[None], count, axis=0) for name, values in base.items()}
@@ -82,11 +106,13 @@ class FedCA(BaseStrategy):
         weights = self._weights(pool)
         self._timed("mixing", lambda: self._mix(weights, pool, mixed))
         support = (weights > 0).sum(axis=1)
-        self._record["fedca"] = {
-            "seconds": self._stages,
-            "support": {"mean": float(support.mean()), "least": int(support.min()), "most": int(support.max())},
-            "own_weight": float(np.diagonal(weights).mean()),
-        }
+        self.note(
+            fedca={
+                "seconds": self._stages,
+                "support": {"mean": float(support.mean()), "least": int(support.min()), "most": int(support.max())},
+                "own_weight": float(np.diagonal(weights).mean()),
+            }
+        )
         return shared
 
     def finish(self) -> None:
@@ -96,12 +122,15 @@ class FedCA(BaseStrategy):
     def extra_arrays(self) -> Extra:
         extra: Extra = {f"table/{name}": values for name, values in self.tables.items()}
         extra |= {f"aggregate/{name}": values for name, values in self.aggregates.items()}
+        # Of the last round; a run that is resumed after it shows them all the same.
+        extra |= {f"shown/{name}": values for name, values in self._shown.items()}
         return extra if self.features is None else extra | {"features": self.features}
 
     def restore_extra(self, arrays: Extra) -> None:
         for name in self.tables:
             self.tables[name], self.aggregates[name] = arrays[f"table/{name}"], arrays[f"aggregate/{name}"]
         self.features = arrays.get("features")
+        self._shown = {key.removeprefix("shown/"): v for key, v in arrays.items() if key.startswith("shown/")}
 
     def users_joined(self, count: int) -> None:
         base = initial_shared(self.roster.specs, self.config.seed)
@@ -132,7 +161,7 @@ class FedCA(BaseStrategy):
             for begin in range(0, len(members), USERS_AT_ONCE):
                 block = slice(begin, min(begin + USERS_AT_ONCE, len(members)))
                 users, start = members[block], self._start(name, members[block])
-                at, change = _changed(packed, block)
+                at, change = packed.where(block)
                 longer = start.copy() if rate != 1 else start
                 start[at] += change
                 self.tables[name][users] = start
@@ -145,10 +174,10 @@ class FedCA(BaseStrategy):
     def _start(self, name: str, members: NDArray[np.int64]) -> Array:
         """What the uploaded change adds to: where the device started, or with noise the aggregate alone."""
         sent = self.aggregates[name][members]
-        if self.options.ldp_delta > 0:
+        if self.options.fedca_ldp_delta > 0:
             return sent
         mixed = interpolate(self.tables[name][members], sent, self.options.fedca_rho)
-        first = ~self.trained[members]
+        first = self.versions[members] == 0
         mixed[first] = sent[first]
         return mixed
 
@@ -238,12 +267,3 @@ class FedCA(BaseStrategy):
         result: Any = work()
         self._stages[stage] = time.perf_counter() - begin
         return result
-
-
-def _changed(packed: PackedRows, block: slice) -> tuple[tuple[Any, ...], NDArray[np.float32]]:
-    """Where the tables of some of the users change, and by how much."""
-    if packed.rows is None or packed.indptr is None:
-        return (), packed.values[block]
-    indptr = packed.indptr[block.start : block.stop + 1]
-    part = slice(int(indptr[0]), int(indptr[-1]))
-    return (np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), packed.rows[part]), packed.values[part]

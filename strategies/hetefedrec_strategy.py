@@ -10,21 +10,18 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs, initial_shared
 from bouquet.config import RunConfig
-from bouquet.errors import WireError
 from bouquet.evaluation import METRICS, metric_values, singular_value_variance
 from bouquet.methods.hetefedrec import HeteFedRecOptions
+from bouquet.needs import bytes_of
 from bouquet.randomness import Purpose, generator
-from bouquet.records import payload_bytes, read_users, unpack
+from bouquet.records import Report, payload_bytes
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
-from strategies.averaging import AveragingOptions, FedAvg
-from strategies.base import Extra
+from strategies.federation.base import BaseStrategy, Extra
 from strategies.hetefedrec import (
     aggregate_padded,
     assign_groups,
@@ -33,25 +30,21 @@ from strategies.hetefedrec import (
     distillation_loss,
     group_by_size,
 )
+from strategies.numerics.server_optimizer import Mean, ServerOptimizer
 
-Mean = dict[str, NDArray[np.float64]]
 T = TypeVar("T")
 
 
-class HeteFedRecServerOptions(HeteFedRecOptions, AveragingOptions):
-    """Models of different sizes that learn together."""
-
-
-class HeteFedRec(FedAvg):
+class HeteFedRec(BaseStrategy):
     """Groups of users with item tables of different widths, which learn from each other."""
 
-    options_class = HeteFedRecServerOptions
-    options: HeteFedRecServerOptions
+    options: HeteFedRecOptions
 
-    def __init__(self, config: RunConfig, options: HeteFedRecServerOptions, directory: RunDirectory) -> None:
+    def __init__(self, config: RunConfig, options: HeteFedRecOptions, directory: RunDirectory) -> None:
         super().__init__(config, options, directory)
         self.weighting = options.hetefedrec_weighting
         self.widths = options.widths
+        self.optimizer = ServerOptimizer(options)
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
@@ -72,11 +65,24 @@ class HeteFedRec(FedAvg):
         self.groups = np.delete(self.groups, positions)
 
     def extra_arrays(self) -> Extra:
-        return {**super().extra_arrays(), "groups": self.groups, "bounds": self.bounds}
+        return {**self.optimizer.arrays(), "groups": self.groups, "bounds": self.bounds}
 
     def restore_extra(self, arrays: Extra) -> None:
-        super().restore_extra(arrays)
+        self.optimizer.restore(arrays)
         self.groups, self.bounds = arrays["groups"], arrays["bounds"]
+
+    def kept_bytes(self) -> int:
+        return self.optimizer.kept_bytes(self._shared_bytes)
+
+    @property
+    def _shared_bytes(self) -> int:
+        return bytes_of(self.traveling(self.roster.specs))
+
+    def working_bytes(self) -> float:
+        """As the mean of one group; and the cosines of the items that a distillation compares, for every group."""
+        compared = min(self.options.hetefedrec_kd_items, self.roster.num_items)
+        cosines = 8 * compared**2 * (len(self.widths) + 3) if self.options.kd_steps else 0
+        return max(self.optimizer.working_bytes(self._shared_bytes), cosines)
 
     # -- what travels ----------------------------------------------------------------------------------------------
 
@@ -101,45 +107,35 @@ class HeteFedRec(FedAvg):
     def personal(self, users: NDArray[np.int64]) -> Arrays:
         return {"group": self.groups_of(users)}  # type: ignore[dict-item]
 
-    def reports(self, specs: Specs) -> dict[str, tuple[int, ...]]:
-        return {"seconds": ()}
+    def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
+        return {"seconds": Report((), 0.0)}
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """As for every method; a device is sent what its group has and no more."""
-        messages = super().configure_train(server_round, arrays, config, grid)
-        asked = np.concatenate([item.users for item in self._sent])
-        groups, shared = self.groups_of(asked), unpack(arrays)
-        self._down = np.array([payload_bytes(self._of_group(shared, g)) for g in range(len(self.widths))])
-        self._record["bytes"]["down_per_user"] = float(self._down[groups].mean()) + groups.itemsize
-        self._asked = dict(zip(self.roster.users[asked].tolist(), asked.tolist(), strict=True))
-        return messages
+    def down_bytes(self, shared: Arrays, users: NDArray[np.int64]) -> NDArray[np.float64]:
+        """A device is sent what its group has and no more."""
+        sizes = np.array([payload_bytes(self._of_group(shared, g)) for g in range(len(self.widths))], dtype=float)
+        return sizes[self.groups_of(users)]
 
-    def expected(self, content: RecordDict, specs: Specs) -> Specs:
+    def expected(self, users: NDArray[np.int64], specs: Specs) -> Specs:
         """A node may only change arrays of the groups that its users were given."""
-        users = [self._asked.get(int(user)) for user in read_users(content)]
-        if None in users:
-            raise WireError("the reply is about other users than those asked for")
-        return self.meant_for(specs, np.array(users, dtype=np.int64))
+        return self.meant_for(specs, users)
 
     # -- aggregation -----------------------------------------------------------------------------------------------
 
     def aggregate(
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
     ) -> Arrays:
-        self._note_costs(replies, users)
-        self._record["hetefedrec"] = {}
+        self._note_costs(shared, replies, users)
+        self.note(hetefedrec={})
         if not shared:
             return shared
         totals, weights = self._totals(shared, replies, users)
-        updated = self.step(server_round, shared, self._mean(totals, weights))
+        updated = self.optimizer.step(server_round, shared, self._mean(totals, weights))
         record: dict[str, Any] = {}
         if self.options.kd_steps:
             record = self._distill(server_round, updated)
         for name in self._tables(updated, len(self.widths) - 1):
             record["singular_variance"] = float(singular_value_variance(updated[name]))
-        self._record["hetefedrec"] = record
+        self.note(hetefedrec=record)
         return updated
 
     def _totals(
@@ -157,8 +153,7 @@ class HeteFedRec(FedAvg):
             else:
                 weights += np.bincount(groups, own, minlength=len(weights))
             for name, packed in reply.sums.items():
-                rows = slice(None) if packed.rows is None else packed.rows
-                totals[name][rows] += reply.factor * packed.values.astype(np.float64)
+                packed.add_to(totals[name], reply.factor)
         if exclusive:
             weights[:-1] = 0
             for name, total in totals.items():
@@ -203,19 +198,21 @@ class HeteFedRec(FedAvg):
 
     # -- what it costs and gives, by group -------------------------------------------------------------------------
 
-    def _note_costs(self, replies: list[TrainReply], users: list[NDArray[np.int64]]) -> None:
+    def _note_costs(self, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]) -> None:
         groups = self.groups[np.concatenate(users)]
+        down = [payload_bytes(self._of_group(shared, g)) for g in range(len(self.widths))]
         up = np.concatenate([reply.upload_bytes for reply in replies])
         seconds = np.concatenate([reply.reports["seconds"] for reply in replies])
-        self._record["groups"] = [
+        costs = [
             {
                 "users": int((groups == g).sum()),
-                "down_per_user": int(self._down[g]),
+                "down_per_user": down[g],
                 "up_per_user": float(up[groups == g].mean()) if (groups == g).any() else None,
                 "seconds_per_user": float(seconds[groups == g].mean()) if (groups == g).any() else None,
             }
             for g in range(len(self.widths))
         ]
+        self.note(groups=costs)
 
     def results(self) -> dict[str, Any]:
         """What each group's models cost over the run, how well the reported round serves them, and collapse."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs
 from bouquet.wire import TrainReply
-from strategies.base import BaseStrategy
+from strategies.federation.base import BaseStrategy
 
 
 class Local(BaseStrategy):

@@ -1,7 +1,7 @@
 """PFedRec (Zhang et al., IJCAI 2023): item embeddings travel, score functions do not.
 
 The server takes the plain mean of the fine-tuned item tables (Algorithm 1); what a device does with it stands in
-`client_app.personalization.finetuned`.
+`client_app.personalization.pfedrec`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,21 @@
-"""What all tests share: where the real data sets are, and a way to skip without them."""
+"""What all tests share: no packages but this one, where the real data sets are, and a way to skip without them."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+import bouquet.installed
+
+# The tests are about what this repository has; a package with a method that happens to be installed has its own.
+bouquet.installed.entries = lambda group: []
+
+# A shell that runs the tests in its background has Ctrl-C ignored, and whatever they start would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -12,7 +12,7 @@ import sys
 import tomllib
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,28 +24,29 @@ import tomli_w
 import typer.main
 
 from bouquet import __version__
-from bouquet.cli.explain import allowed, literal, settings
+from bouquet.cli.explain import allowed, settings
 from bouquet.cli.main import app
-from bouquet.cli.settings import option_classes, parse_pairs, validate
-from bouquet.cli.table_file import Row, TableFile
-from bouquet.config import check, defaults
+from bouquet.config import check, defaults, wrong_options
+from bouquet.experiments.settings import literal, option_classes, parse_pairs, validate
+from bouquet.experiments.table_file import Row, TableFile
+from bouquet.methods import METHODS, PLUG_INS
+from bouquet.methods.manifest import Method
 from bouquet.wire import EVALUATE_ARRAYS, REPORTS, ROSTER_ARRAYS, TRAIN_ARRAYS
-from client_app.personalization import PERSONALIZATIONS
 from data_partition import DATASETS
-from models import BACKBONES
+from models import BACKBONES, Backbone
 from models.centralized import CENTRALIZED
-from strategies import STRATEGIES
-from strategies.base import BaseStrategy
+from strategies.federation.base import BaseStrategy
 from tests.conftest import REPOSITORY
 from tests.runs.helpers import run_here, small_settings
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 CONFIGURATION = REPOSITORY / "docs" / "reference" / "configuration.md"
+METHODS_PAGE = REPOSITORY / "docs" / "methods" / "README.md"
 # Files that a page tells its reader to write.
-TO_BE_WRITTEN = {"strategies/clipped.py"}
+TO_BE_WRITTEN = {"bouquet/methods/clipped.py", "strategies/clipped.py"}
 TOP = "bouquet|client_app|configs|data_partition|docs|models|server_app|strategies|tests"
 PLANNED = ("FedCA", "Fed3CR", "HeteFedRec", "PLGC", "CF-FedSR")
-METHODS = {**STRATEGIES, **PERSONALIZATIONS}
+ALL = {**METHODS, **PLUG_INS}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 
@@ -83,6 +84,67 @@ def project_settings() -> str:
     head = "[tool.flwr.app.config]\n"
     before, _, after = text.partition(head)
     return before + head + tomli_w.dumps(defaults(option_classes())) + after[after.index("\n[") :]
+
+
+def methods_page() -> str:
+    """docs/methods/README.md, from the manifests."""
+    methods = [
+        "| `strategy` | method | leaves a device | stays there | plug-ins | sequence models |",
+        "| --- " * 6 + "|",
+        *(
+            f"| {linked(m.name)} | {m.title} | {m.sends} | {m.keeps} | {yes(m.plug_ins)} | {yes(m.sequences)} |"
+            for m in sorted(METHODS.values(), key=lambda method: method.name)
+        ),
+    ]
+    plug_ins = [
+        "| `personalization` | plug-in | leaves a device, too | stays there, too |",
+        "| --- " * 4 + "|",
+        *(f"| {linked(p.name)} | {p.title} | {p.sends} | {p.keeps} |" for p in PLUG_INS.values() if p),
+    ]
+    backbones = [
+        "| `backbone` | model | reads a history |",
+        "| --- " * 3 + "|",
+        *(f"| `{name}` | {first_sentence(b)} | {reading(b)} |" for name, b in sorted(BACKBONES.items())),
+    ]
+    parts = [
+        "# Methods",
+        "<!-- Generated: `.venv/bin/python -m tests.test_documents` writes this page anew. -->",
+        "What a run can be put together from. Histories never leave a device; the\n"
+        "[wire format](../reference/wire-format.md) has every array, `bouquet explain` every setting.",
+        "## Strategies",
+        "\n".join(methods),
+        "## Plug-ins\n\nBefore a strategy that takes them, nearer to the arrays that travel.",
+        "\n".join(plug_ins),
+        "## Backbones",
+        "\n".join(backbones),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def linked(name: str) -> str:
+    """A method's name, with its page where it has one."""
+    return f"[`{name}`]({name}.md)" if (METHODS_PAGE.parent / f"{name}.md").exists() else f"`{name}`"
+
+
+def yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def reading(backbone: type[Backbone]) -> str:
+    """How a backbone reads what a user did."""
+    if backbone.sequential:
+        return "in order"
+    return "as a set" if backbone.reads_history else "no"
+
+
+def first_sentence(backbone: type[Backbone]) -> str:
+    """Of the module of a backbone, which names the paper."""
+    text = " ".join((sys.modules[backbone.__module__].__doc__ or "").split("\n\n")[0].split())
+    return text.rstrip(".")
+
+
+def test_the_generated_pages_are_current():
+    assert METHODS_PAGE.read_text() == methods_page(), "stale; write it: .venv/bin/python -m tests.test_documents"
 
 
 def test_the_configuration_page_is_current():
@@ -229,7 +291,8 @@ def test_settings_in_running_text_exist(document):
         match = re.fullmatch(r"([a-z][a-z0-9-]*) ?= ?(\S.*)", code.text) if code.inline else None
         if match:
             assert match[1] in known, f"{document.name}: `{code.text}`: there is no setting '{match[1]}'"
-            check_settings(parse_pairs(code.text.replace(" = ", "=")), document.name)
+            beside = {"update-clip": 1.0} if match[1] == "update-noise" else {}
+            check_settings({**beside, **parse_pairs(code.text.replace(" = ", "="))}, document.name)
 
 
 @each_document
@@ -260,9 +323,6 @@ def test_no_document_names_a_path_of_a_machine(document):
 
 
 def test_everything_that_has_a_name_is_in_the_documents():
-    readme = (REPOSITORY / "README.md").read_text()
-    for name in [*STRATEGIES, *BACKBONES]:
-        assert f"`{name}`" in readme, f"README.md does not know {name}"
     table = (REPOSITORY / "docs" / "how-to" / "make-a-results-table.md").read_text()
     for name in [*CENTRALIZED, *(field.replace("_", "-") for field in Row.model_fields if field != "label")]:
         assert name in table, f"make-a-results-table.md does not know {name}"
@@ -282,19 +342,22 @@ def test_what_is_called_planned_is_not_there_yet():
     text = " ".join((REPOSITORY / "README.md").read_text().split())
     sentence = text.partition("**not there yet**")[2].partition(".")[0]
     for name in PLANNED:
-        assert (name in sentence) == (name.lower() not in METHODS), f"README.md must say whether {name} is there"
+        assert (name in sentence) == (name.lower() not in ALL), f"README.md must say whether {name} is there"
 
 
 def test_the_example_of_a_strategy_runs_and_the_summary_is_as_documented(tmp_path, monkeypatch):
-    """The module on the page, entered as the page says, gives the same run on 1 and 5 nodes."""
+    """The modules on the page, entered as the page says, give the same run on 1 and 5 nodes."""
     page = REPOSITORY / "docs" / "how-to" / "add-a-strategy.md"
-    source = next(code.text for code in codes(page) if code.language == "python")
-    module = types.ModuleType("strategies.clipped")
-    # Pydantic looks up annotations in the module of a class.
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
-    monkeypatch.setitem(STRATEGIES, "clipped", module.ClippedMean)
-    given = small_settings(tmp_path, strategy="clipped", clip_norm=0.05, mean_rate=40.0)
+    blocks = [code.text for code in codes(page) if code.language == "python"]
+    modules = [types.ModuleType(name) for name in ("bouquet.methods.clipped", "strategies.clipped")]
+    for module, source in zip(modules, blocks, strict=True):
+        # Pydantic looks up annotations in the module of a class.
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(source, module.__name__, "exec"), module.__dict__)
+    method = modules[0].CLIPPED
+    monkeypatch.setitem(METHODS, method.name, method)
+    assert wrong_options(method.name, method.options) == ""
+    given = small_settings(tmp_path, strategy="clipped", clipped_norm=0.05, clipped_rate=40.0)
     summaries = [run_here(tmp_path / str(nodes), given, nodes).read_summary() for nodes in (1, 5)]
     assert summaries[0]["test"]["full"]["MRR"] == pytest.approx(summaries[1]["test"]["full"]["MRR"], abs=1e-6)
     assert summaries[0]["bytes"]["up_per_user_round"] > 0
@@ -311,7 +374,7 @@ def test_the_example_of_a_strategy_runs_and_the_summary_is_as_documented(tmp_pat
 
 def test_the_page_about_strategies_knows_what_a_method_decides():
     page = (REPOSITORY / "docs" / "how-to" / "add-a-strategy.md").read_text()
-    own = {"options_class", "update", "weighting", "traveling", "select_users", "personal", "aggregate", "returning"}
+    own = {"update", "weighting", "traveling", "select_users", "personal", "aggregate", "returning"}
     for name in own | {
         "reports",
         "prepare",
@@ -323,6 +386,18 @@ def test_the_page_about_strategies_knows_what_a_method_decides():
     }:
         assert hasattr(BaseStrategy, name)
         assert f"`{name}" in page
+    for field in fields(Method):
+        assert f"`{field.name}`" in page, f"add-a-strategy.md does not know {field.name} of a manifest"
+
+
+def test_the_tutorial_shows_the_files_of_its_package():
+    folder = REPOSITORY / "examples" / "my-method"
+    test_links_lead_somewhere(folder / "README.md")
+    files = [path.read_text() for path in folder.rglob("*") if path.suffix in (".py", ".toml")]
+    shown = [code.text for code in codes(folder / "README.md") if code.language in ("python", "toml")]
+    assert len(shown) >= 5
+    for text in shown:
+        assert any(text.strip() in file for file in files), f"no file of the example has:\n{text}"
 
 
 def test_the_citation_file_is_valid_and_current():
@@ -362,4 +437,5 @@ def test_the_checks_find_mistakes(tmp_path):
 if __name__ == "__main__":
     CONFIGURATION.write_text(configuration_page())
     (REPOSITORY / "pyproject.toml").write_text(project_settings())
-    print(f"Written: {CONFIGURATION} and the settings in pyproject.toml")
+    METHODS_PAGE.write_text(methods_page())
+    print(f"Written: {CONFIGURATION}, {METHODS_PAGE} and the settings in pyproject.toml")

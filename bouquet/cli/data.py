@@ -9,9 +9,10 @@ from pathlib import Path
 import pooch
 
 from bouquet.cli.compare import table_of, wide_console
-from bouquet.cli.settings import data_options, resolve
-from bouquet.config import lookup
-from client_app.host import interactions_of
+from bouquet.cli.screen import Screen
+from bouquet.config import lookup, parsed
+from bouquet.experiments.settings import resolve
+from client_app.node.histories import interactions_of
 from data_partition import DATASETS, Dataset, Interactions, load, read_shard, stats, write_shards
 from data_partition.catalogue import Counts
 from data_partition.fetch import locate
@@ -67,6 +68,7 @@ def stats_command(name: str, data_dir: str, min_interactions: int) -> None:
         console.print(f"\nPublished by {counts.source}: {_published(counts, measured, min_interactions)}", markup=False)
     if dataset.note:
         console.print(f"\n{dataset.note}", markup=False)
+    Screen(console).caution(name)
 
 
 def fetch_command(name: str, data_dir: str) -> None:
@@ -93,7 +95,7 @@ def shard_command(name: str, nodes: int, out: Path, overrides: Sequence[str]) ->
         DataError: its files are missing or broken.
     """
     settings = resolve(None, [*overrides, *([f'dataset="{name}"'] if name else [])])
-    options = data_options(settings)
+    options = parsed(settings).run
     interactions = interactions_of(options)
     written = write_shards(interactions, nodes, options.partition, settings, out)
     console = wide_console()

@@ -8,23 +8,23 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bouquet.cli.beforehand import refuse_folder, refuse_nodes
 from bouquet.cli.operate import Target
-from bouquet.cli.run import RESUMABLE, absolute_paths
+from bouquet.cli.resume import absolute_paths, refuse_finished, refuse_held, resumed_settings, take_back
 from bouquet.cli.screen import Screen
-from bouquet.cli.settings import data_options, resolve
-from bouquet.config import DataOptions, RunConfig, Scalar, own
+from bouquet.config import DataOptions, RunConfig, Scalar, parsed
 from bouquet.deployment.local import LocalDeployment
 from bouquet.engines.app_folder import write_app_folder
 from bouquet.errors import ConfigError, RunFailed
+from bouquet.experiments.settings import given_settings, resolve
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.host import histories_of, interactions_of
+from client_app.node.histories import interactions_of
 from strategies import without_other_methods
-from strategies.checkpoint import load_checkpoint
 
 
 def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str, data_dir: str, data_file: str) -> None:
-    """Start a SuperLink and SuperNodes; the users of a data set are laid over the nodes.
+    """Start a SuperLink and SuperNodes; the users of a data set are partitioned over the nodes.
 
     Raises:
         BouquetError: the data cannot be used, or a process did not start.
@@ -32,9 +32,9 @@ def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str,
     given = {"dataset": dataset or ("file" if data_file else ""), "data-dir": data_dir, "data-file": data_file}
     settings = resolve(None, [*overrides, *(f'{key}="{value}"' for key, value in given.items() if value)])
     settings |= absolute_paths(settings)
-    # Says at once when the users cannot be laid over these nodes.
+    # Says at once when the users cannot be partitioned over these nodes.
     if nodes:
-        histories_of(interactions_of(data_options(settings)), own(settings, RunConfig), 0, nodes)
+        refuse_nodes(interactions_of(parsed(settings).run), parsed(settings).run, nodes)
     plain = DataOptions().to_flat()
     kept = {key: settings[key] for key in plain if settings[key] != plain[key]}
     configs: dict[str, dict[str, Scalar]] = {
@@ -64,17 +64,29 @@ def run_command(target: Target, config_file: Path | None, overrides: Sequence[st
         raise RunFailed("The SuperLink does not answer. Start it with: bouquet deploy up")
     settings = {**resolve(config_file, overrides), **target.settings}
     if settings["resume"]:
-        settings = _resumed(settings)
+        settings = resumed_settings({**given_settings(config_file, overrides), **target.settings}) | {"out": ""}
+        refuse_finished(RunDirectory(str(settings["resume"])), settings)
     settings |= absolute_paths(settings)
     settings["min-nodes"] = max(int(settings["min-nodes"]), target.nodes)
-    config = own(settings, RunConfig)
+    config = parsed(settings).run
     name = Path(run_name(config)).name
     directory = RunDirectory(config.resume or config.out or target.runs / name)
-    if not config.resume and directory.summary.exists():
-        raise ConfigError(f"{directory.path} already holds a run. Name another folder, or resume it with resume.")
+    refuse_held(directory, config)
     settings |= {"out": str(directory.path), "resume": str(directory.path) if config.resume else "", "state-dir": ""}
+    refuse_folder(directory.path)
     engine: dict[str, Scalar] = {"engine": "deployment", "nodes": settings["min-nodes"]}
-    directory.create(without_other_methods(settings, config.strategy), engine)
+    with directory.command():
+        refuse_held(directory, config)
+        directory.create(without_other_methods(settings, config.strategy), engine)
+        if config.resume:
+            take_back(directory)
+        _carry_out(target, settings, config, directory, screen)
+    return directory
+
+
+def _carry_out(
+    target: Target, settings: dict[str, Scalar], config: RunConfig, directory: RunDirectory, screen: Screen
+) -> None:
     screen.deployment_header(config)
     app = target.control.home / "app"
     shutil.rmtree(app, ignore_errors=True)
@@ -105,19 +117,3 @@ def run_command(target: Target, config_file: Path | None, overrides: Sequence[st
         if any(directory.checkpoints.glob("*.safetensors")):
             raise RunFailed(f"{error}\nGo on with: bouquet deploy run -c 'resume=\"{directory.path}\"'") from error
         raise
-    return directory
-
-
-def _resumed(settings: dict[str, Scalar]) -> dict[str, Scalar]:
-    """The settings of the run that is resumed; only how long and how patiently can change."""
-    directory = RunDirectory(str(settings["resume"]))
-    before = resolve(directory.config, []) | {"resume": str(directory.path), "out": ""}
-    plain = resolve(None, [])
-    for key, value in settings.items():
-        if value != plain[key] and value != before.get(key):
-            if key not in RESUMABLE:
-                raise ConfigError(f"'{key}' cannot change when a run is resumed: it was {before.get(key)!r}.")
-            before[key] = value
-    if load_checkpoint(directory.checkpoints) is None:
-        raise ConfigError(f"{directory.path} has no checkpoint to go on from; start the run again in a new folder.")
-    return before

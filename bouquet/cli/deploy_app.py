@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bouquet.cli.node_app import Apps, Clip, Decoys, KeepSeries, Noise, Secret, Updates
+
 deploy = typer.Typer(help="A federation of real processes: TLS, registered nodes, gRPC.", no_args_is_help=True)
 serve = typer.Typer(help="One role of a deployment, in the foreground: for containers and services.")
 
@@ -40,7 +42,7 @@ def keys(
 @deploy.command()
 def up(
     nodes: Annotated[
-        int, typer.Option("--nodes", min=0, help="SuperNodes that the users are laid over; 0: none yet.")
+        int, typer.Option("--nodes", min=0, help="SuperNodes that the users are partitioned over; 0: none yet.")
     ] = 3,
     dataset: Annotated[str, typer.Option("--dataset", help="Name of a data set.")] = "",
     data_dir: Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets.")] = "",
@@ -150,19 +152,35 @@ def serve_node(
     data_file: Annotated[str, typer.Option("--data-file", help="File of the data on this node.")] = "",
     state: Annotated[Path, typer.Option("--state", help="Folder of private state.")] = Path("state"),
     health: Health = "",
+    accept_clip: Clip = None,
+    accept_noise: Noise = None,
+    accept_decoys: Decoys = None,
+    accept_secret_draws: Secret = None,
+    accept_updates: Updates = None,
+    keep_series: KeepSeries = None,
+    accept_apps: Apps = None,
 ) -> None:
     """A SuperNode with a part of a data set."""
     from bouquet.cli.serve import node_command
+    from bouquet.policy import settings_of
 
-    node_command(
-        superlink, keys, state, health, shard=shard, partition=partition, data_dir=data_dir, data_file=data_file
+    policy = settings_of(
+        accept_clip=accept_clip,
+        accept_noise=accept_noise,
+        accept_decoys=accept_decoys,
+        accept_secret_draws=accept_secret_draws,
+        accept_updates=accept_updates,
+        keep_series=keep_series,
+        accept_apps=accept_apps,
     )
+    places = {"shard": shard, "partition": partition, "data_dir": data_dir, "data_file": data_file}
+    node_command(superlink, keys, state, health, **places, policy=policy)
 
 
 @serve.command("check")
 def serve_check(
     address: Annotated[str, typer.Argument(help="HOST:PORT of a health service, or of a SuperLink with --keys.")],
-    keys: Annotated[Path | None, typer.Option("--keys", help="Folder with ca.crt, for a SuperLink.")] = None,
+    keys: Annotated[Path | None, typer.Option("--keys", help="Keys of operator or executor, for a SuperLink.")] = None,
 ) -> None:
     """Exit with 0 if a role is well: for health checks."""
     from bouquet.cli.serve import check_command

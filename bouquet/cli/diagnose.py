@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bouquet.cli.settings import option_classes, read_config_file
 from bouquet.config import defaults
 from bouquet.errors import ConfigError
+from bouquet.experiments.settings import option_classes, read_config_file
 from bouquet.randomness import user_keys
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.diagnostics import Diagnosis, diagnose
-from client_app.host import host_of
-from strategies.checkpoint import load_checkpoint
+from client_app.node.diagnostics import Diagnosis, diagnose
+from client_app.node.host import host_of
+from strategies.federation.checkpoint import load_checkpoint
 
 FILE = "diagnostics.json"
 
@@ -40,11 +40,11 @@ def diagnose_command(path: Path, consenting: str) -> None:
             "checkpoint-every above 0; `bouquet table` removes both."
         )
     user = int(user_keys([consenting])[0]) if consenting else None
-    trained = {int(key): bool(value) for key, value in zip(checkpoint.users, checkpoint.trained, strict=True)}
+    versions = {int(key): int(value) for key, value in zip(checkpoint.users, checkpoint.versions, strict=True)}
     total = Diagnosis()
     for partition in range(nodes):
         host = host_of(settings, {"partition-id": partition, "num-partitions": nodes})
-        total += diagnose(host, checkpoint.series, checkpoint.round, checkpoint.shared, trained, user)
+        total += diagnose(host, checkpoint.series, checkpoint.round, checkpoint.shared, versions, user)
     told = {"round": checkpoint.round, **total.told()}
     if consenting and "heat map" not in told:
         raise ConfigError(

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import tomli_w
 from pydantic.fields import FieldInfo
 
 from bouquet.cli.compare import table_of, wide_console
-from bouquet.cli.settings import option_classes
-from bouquet.config import Options, RunConfig, did_you_mean
+from bouquet.config import Options, did_you_mean
 from bouquet.errors import ConfigError
-from client_app.personalization import DEVICE_SIDES, PERSONALIZATIONS
-from data_partition import DATASETS
-from models import BACKBONES
-from strategies import STRATEGIES
+from bouquet.experiments.settings import NAMES, literal, option_classes, option_owners
+from bouquet.installed import Names
+from data_partition import FILE
 
-METHODS: dict[str, Mapping[str, Any]] = {
-    "strategy": STRATEGIES,
-    "personalization": PERSONALIZATIONS,
-    "backbone": BACKBONES,
-}
 TYPES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
@@ -69,6 +60,9 @@ def explain_command(key: str) -> None:
         table.add_row("set it with", f"-c '{key}={literal(setting.field.default)}', or a line in a --config file")
         console.print(f"{key}: {setting.field.description}\n", markup=False)
         console.print(table, markup=False)
+    table_of_names = NAMES.get(key)
+    for name, why in table_of_names.refused.items() if isinstance(table_of_names, Names) else ():
+        console.print(f"\nThe {key} '{name}' {why}", markup=False)
 
 
 def settings() -> list[Setting]:
@@ -79,52 +73,40 @@ def settings() -> list[Setting]:
     found: dict[tuple[str, str], Setting] = {}
     for options in option_classes():
         owners = _owners(options)
-        for part in _parts(options):
-            for name in part.model_fields:
-                field = options.model_fields[name]
-                setting = Setting(name.replace("_", "-"), _first_line(part), owners, field)
-                meaning = (setting.key, f"{field.description} {field.annotation} {field.default!r} {field.metadata}")
-                if meaning in found:
-                    together = dict.fromkeys([*found[meaning].owners, *owners])
-                    setting = Setting(setting.key, found[meaning].group, tuple(together), field)
-                found[meaning] = setting
+        for name, field in options.model_fields.items():
+            setting = Setting(name.replace("_", "-"), _first_line(_home(options, name)), owners, field)
+            meaning = (setting.key, f"{field.description} {field.annotation} {field.default!r} {field.metadata}")
+            if meaning in found:
+                together = dict.fromkeys([*found[meaning].owners, *owners])
+                setting = Setting(setting.key, found[meaning].group, tuple(together), field)
+            found[meaning] = setting
     return list(found.values())
 
 
 def allowed(setting: Setting) -> str:
     """The values that a setting takes, in words."""
-    if setting.key in METHODS:
-        return ", ".join(sorted(METHODS[setting.key]))
     if setting.key == "dataset":
-        return ", ".join([*DATASETS, "file"])
+        return ", ".join([*NAMES["dataset"], FILE])
+    if setting.key in NAMES:
+        return ", ".join(sorted(NAMES[setting.key]))
     choices = get_args(setting.field.annotation)
     if choices:
         return ", ".join(map(str, choices))
+    if isinstance(setting.field.json_schema_extra, dict):
+        return str(setting.field.json_schema_extra["form"])
     words = [TYPES[setting.field.annotation]]
     for bound in setting.field.metadata:
         words += [f"{text} {getattr(bound, name)}" for name, text in BOUNDS.items() if hasattr(bound, name)]
     return ", ".join(words)
 
 
-def literal(value: object) -> str:
-    """A value as TOML writes it."""
-    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip()
-
-
-def _parts(options: type[Options]) -> list[type[Options]]:
-    """The classes that a reader knows a class's settings by: `RunConfig` is no more than the sum of its parts."""
-    if options is RunConfig:
-        return [base for base in RunConfig.__bases__ if issubclass(base, Options)]
-    return [options]
+def _home(options: type[Options], name: str) -> type[Options]:
+    """The class that a reader knows a setting by: what a class is put together from, as `RunConfig` is."""
+    return next(part for part in options.__mro__ if issubclass(part, Options) and name in part.__annotations__)
 
 
 def _owners(options: type[Options]) -> tuple[str, ...]:
-    return tuple(
-        f"{kind} {name}"
-        for kind, table in (*METHODS.items(), ("strategy", DEVICE_SIDES))
-        for name, method in sorted(table.items())
-        if getattr(method, "options_class", None) is options
-    )
+    return tuple(f"{kind} {name}" for kind, name, part in option_owners() if part is options)
 
 
 def _first_line(part: type[Options]) -> str:

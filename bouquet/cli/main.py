@@ -42,19 +42,19 @@ def _commands() -> None:
 def run(
     config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are laid over.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
     engine: Annotated[
         str, typer.Option("--engine", help="flower (its simulation, the default) or local (one process).")
     ] = "",
     out: Annotated[str, typer.Option("--out", help="Folder for the results.")] = "",
     compare_with: Annotated[
-        str, typer.Option("--compare-with", help="Rows of the final table beside this run; '' for none.")
-    ] = "local popularity ease",
+        str | None, typer.Option("--compare-with", help="Rows of the final table beside this run; '' for none.")
+    ] = None,
 ) -> None:
     """Train a federated recommender and say how good it is."""
     from bouquet.cli.run import run_command
 
-    run_command(config, override or [], nodes, engine, out, compare_with.split())
+    run_command(config, override or [], nodes, engine, out, None if compare_with is None else compare_with.split())
 
 
 @app.command()
@@ -103,7 +103,7 @@ def table(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of a table, as in configs/tables.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the table; one that was stopped goes on.")],
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of all cells: 'key=value'.")] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are laid over.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
     engine: Annotated[str, typer.Option("--engine", help="flower (its simulation) or local (one process).")] = "flower",
     only: Annotated[list[str] | None, typer.Option("--only", help="Run this row only; can be repeated.")] = None,
 ) -> None:

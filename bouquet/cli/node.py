@@ -7,14 +7,20 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bouquet.deployment.supervise import end, start, supervise
+from bouquet.catalogue import Catalogue, read_catalogue
+from bouquet.deployment.supervise import Program, supervise
 from bouquet.device import Device
 from bouquet.errors import ConfigError, RunFailed, StateError
 from bouquet.files import write_atomically
-from bouquet.history import read_history
+from bouquet.history import read_events
+from bouquet.policy import KEYS as POLICY_KEYS
 from bouquet.sealing import read_seal
+
+# What Flower's programs say, in the folder of the device.
+LOG = "flower.log"
 
 
 def node_command(
@@ -26,8 +32,12 @@ def node_command(
     user: str,
     item_column: str,
     time_column: str,
+    policy: Mapping[str, str],
 ) -> None:
     """Run a device until it is ended.
+
+    Args:
+        policy: what of `bouquet.policy` was given this time; the rest stays as it was.
 
     Raises:
         ConfigError: something that is needed was not given.
@@ -35,19 +45,24 @@ def node_command(
     """
     if not superlink:
         raise ConfigError("Say where the SuperLink is: bouquet node --superlink HOST:PORT --data FILE --state DIR")
-    settings = _prepare(state, data, keys, user, item_column, time_column)
+    settings = _prepare(state, data, keys, user, {"item_column": item_column, "time_column": time_column, **policy})
     folder = _keys(state, settings, authority)
     if settings.get("forgotten"):
         print("This device asked to be forgotten and only tells the server so. Begin anew in another --state.")
-    supervise(*_supernode(superlink, state, folder, settings))
+    # Here, so that `bouquet recommend` does without.
+    from bouquet.cli.node_screen import NodeScreen
+
+    # A catalogue comes with the first message of a run.
+    screen = NodeScreen(superlink, folder, state / LOG, known=(state / "catalogue.json").exists())
+    supervise(Program(*_supernode(superlink, state, folder, settings), state / LOG), screen)
 
 
 def forget_command(state: Path, superlink: str, wait: float) -> None:
-    """Delete what is kept of the person here, and tell the server.
+    """Delete what is kept of the person here, tell the server, and wait until it has deleted what it kept.
 
     Raises:
         StateError: the folder is no device's.
-        RunFailed: the server was not told; everything here is gone all the same.
+        RunFailed: the server has not said so; everything here is gone all the same.
     """
     device = Device(state)
     if not device.settings().get("forgotten"):
@@ -55,22 +70,26 @@ def forget_command(state: Path, superlink: str, wait: float) -> None:
     print("The state of this person on this device is gone.")
     settings = device.settings()
     if settings.get("told"):
-        print("The server knows.")
+        print("Nothing of this person is left on the server.")
         return
-    process = start(*_supernode(superlink, state, _folder(state, settings), settings)) if superlink else None
+    program = None
+    if superlink:
+        program = Program(*_supernode(superlink, state, _folder(state, settings), settings), state / LOG)
     deadline = time.monotonic() + wait
     try:
+        if program:
+            program.start()
         while not device.settings().get("told") and time.monotonic() < deadline:
             time.sleep(0.5)
     finally:
-        if process:
-            end(process)
+        if program:
+            program.close()
     if not device.settings().get("told"):
         raise RunFailed(
-            f"No run asked this device within {wait:g} s, so the server was not told yet. Run the command again while "
-            "a run goes on, with --superlink if `bouquet node` is not running."
+            f"No run has said within {wait:g} s that nothing of this person is left on the server. Run the command "
+            "again while a run goes on, with --superlink if `bouquet node` is not running."
         )
-    print("The server was told.")
+    print("Nothing of this person is left on the server.")
 
 
 def recommend_command(state: Path, k: int, format_: str) -> None:
@@ -80,31 +99,74 @@ def recommend_command(state: Path, k: int, format_: str) -> None:
         ConfigError: there is no such format.
         StateError: there is nothing to recommend from yet, or a file is damaged.
     """
-    if format_ not in ("text", "json"):
-        raise ConfigError(f"There is no format '{format_}'. Known: text, json.")
+    refuse_format(format_)
     settings = Device(state).settings()
     key = _folder(state, settings) / "state.key"
     device = Device(state, read_seal(key if key.exists() else ""))
     if settings.get("forgotten"):
         raise StateError(f"The person of {state} asked to be forgotten.")
+    columns = settings["item_column"], settings["time_column"]
+    if device.model.exists():
+        catalogue = device.catalogue()
+        if catalogue is None:
+            raise StateError(f"{state} has no catalogue.")
+        _print_best(
+            _from_model(device.model, catalogue, Path(settings["history"]), columns, settings["user"]), k, format_
+        )
+        return
     found = device.recommendations()
     if not found:
         raise StateError(f"{state} has no model yet: it comes with the first evaluated round of a run.")
-    had = set(read_history(Path(settings["history"]), settings["item_column"], settings["time_column"]))
+    had = {item for _, item in _events(Path(settings["history"]), columns)}
     entries = zip(found["items"], found["titles"], found["scores"], strict=True)
-    best = [entry for entry in entries if entry[0] not in had][:k]
+    _print_best([entry for entry in entries if entry[0] not in had], k, format_)
+
+
+def recommend_from_model(model: Path, catalogue: Path, history: Path, k: int, format_: str) -> None:
+    """Print the best items for a history that took part in nothing.
+
+    Args:
+        catalogue: the CSV of items and titles that the server publishes.
+        history: a CSV with a column `item` and, if it is known, `time`.
+    Raises:
+        ConfigError: there is no such format.
+        DataError, StateError: a file is missing, damaged, or does not fit the others.
+    """
+    refuse_format(format_)
+    _print_best(_from_model(model, read_catalogue(catalogue), history, ("item", ""), ""), k, format_)
+
+
+def refuse_format(format_: str) -> None:
+    """Raises: ConfigError: there is no such format."""
+    if format_ not in ("text", "json"):
+        raise ConfigError(f"There is no format '{format_}'. Known: text, json.")
+
+
+def _from_model(
+    path: Path, catalogue: Catalogue, history: Path, columns: tuple[str, str], user: str
+) -> list[tuple[str, str, float]]:
+    # Here, so that a device without such a model does without numpy.
+    from bouquet.published import load_published
+    from client_app.sums.recommend import recommended
+
+    best = recommended(load_published(path), catalogue, _events(history, columns), user)
+    return [(catalogue.items[row], catalogue.titles[row], round(score, 6)) for row, score in best]
+
+
+def _events(history: Path, columns: tuple[str, str]) -> list[tuple[float, str]]:
+    return read_events(history, *columns, lambda left_out: print(left_out, file=sys.stderr))
+
+
+def _print_best(entries: Sequence[tuple[str, str, float]], k: int, format_: str) -> None:
     if format_ == "json":
-        print(json.dumps([{"item": item, "title": title, "score": score} for item, title, score in best]))
+        print(json.dumps([{"item": item, "title": title, "score": score} for item, title, score in entries[:k]]))
         return
-    for place, (item, title, _) in enumerate(best, start=1):
+    for place, (item, title, _) in enumerate(entries[:k], start=1):
         print(f"{place:>3}  {title or item}")
 
 
-def _prepare(
-    state: Path, data: Path | None, keys: Path | None, user: str, item_column: str, time_column: str
-) -> dict[str, str]:
+def _prepare(state: Path, data: Path | None, keys: Path | None, user: str, given: dict[str, str]) -> dict[str, str]:
     """The device's settings, made at the first start."""
-    given = {"item_column": item_column, "time_column": time_column}
     if data:
         given["history"] = str(data.absolute())
     if keys:
@@ -120,7 +182,6 @@ def _prepare(
         settings = {"user": user or secrets.token_hex(16), **given}
     if not Path(settings["history"]).is_file():
         raise ConfigError(f"There is no history file {settings['history']}.")
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
     Device(state).save_settings(settings)
     return settings
 
@@ -153,6 +214,7 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
         "history": settings["history"],
         "item-column": settings["item_column"],
         "time-column": settings["time_column"],
+        **{key: settings[key] for key in POLICY_KEYS if key in settings},
         "state-dir": str(state.absolute()),
         "state-key": str((keys / "state.key").absolute()),
     }

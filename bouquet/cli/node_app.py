@@ -7,7 +7,34 @@ from typing import Annotated
 
 import typer
 
+from bouquet.errors import ConfigError
+
 node = typer.Typer(help="One person's device: trains on its own file, recommends offline.", invoke_without_command=True)
+
+# What a node accepts; `bouquet serve node` has the same options.
+Clip = Annotated[
+    float | None, typer.Option("--accept-clip", help="Refuse runs without update-clip, or with a larger one; 0: any.")
+]
+Noise = Annotated[float | None, typer.Option("--accept-noise", help="Refuse runs with less update-noise.")]
+Decoys = Annotated[int | None, typer.Option("--accept-decoys", help="Refuse runs with fewer decoy-rows.")]
+Secret = Annotated[
+    bool | None, typer.Option("--accept-secret-draws/--accept-any-draws", help="Refuse runs without secret-draws.")
+]
+Updates = Annotated[
+    str | None, typer.Option("--accept-updates", help="sum: refuse runs that want every user's own update; or any.")
+]
+Items = Annotated[int | None, typer.Option("--accept-items", help="Most items of a published catalogue.")]
+CatalogueBytes = Annotated[
+    int | None, typer.Option("--accept-catalogue-bytes", help="Most bytes of its items' names and titles.")
+]
+KeepSeries = Annotated[
+    int | None, typer.Option("--keep-series", help="Keep the state of so many runs, those that trained last.")
+]
+
+Apps = Annotated[
+    bool | None,
+    typer.Option("--accept-apps/--accept-own-app", help="Run the code that comes with a run, not what is installed."),
+]
 
 State = Annotated[Path, typer.Option("--state", help="Folder of everything that the device remembers.")]
 Superlink = Annotated[str, typer.Option("--superlink", help="HOST:PORT where SuperNodes connect.")]
@@ -27,20 +54,41 @@ def run_node(
     user: Annotated[str, typer.Option("--user", help="Name of the user; else a random one, the first time.")] = "",
     item_column: Annotated[str, typer.Option("--item-column", help="Column of the items.")] = "item",
     time_column: Annotated[str, typer.Option("--time-column", help="Column of the times; else 'time' if there.")] = "",
+    accept_clip: Clip = None,
+    accept_noise: Noise = None,
+    accept_decoys: Decoys = None,
+    accept_secret_draws: Secret = None,
+    accept_updates: Updates = None,
+    accept_items: Items = None,
+    accept_catalogue_bytes: CatalogueBytes = None,
+    keep_series: KeepSeries = None,
+    accept_apps: Apps = None,
 ) -> None:
     """Take part in a federation with one history. Connects outwards only, and again after a loss."""
     if context.invoked_subcommand:
         return
     from bouquet.cli.node import node_command
+    from bouquet.policy import settings_of
 
-    node_command(superlink, data, state, ca, keys, user, item_column, time_column)
+    policy = settings_of(
+        accept_clip=accept_clip,
+        accept_noise=accept_noise,
+        accept_decoys=accept_decoys,
+        accept_secret_draws=accept_secret_draws,
+        accept_updates=accept_updates,
+        accept_items=accept_items,
+        accept_catalogue_bytes=accept_catalogue_bytes,
+        keep_series=keep_series,
+        accept_apps=accept_apps,
+    )
+    node_command(superlink, data, state, ca, keys, user, item_column, time_column, policy)
 
 
 @node.command()
 def forget(
     state: State = STATE,
     superlink: Superlink = "",
-    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for a run to hear of it.")] = 60.0,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for a run that drops the person.")] = 180.0,
 ) -> None:
     """Delete the person's state on this device, and have the server drop what it keeps."""
     from bouquet.cli.node import forget_command
@@ -52,8 +100,16 @@ def recommend(
     state: State = STATE,
     k: Annotated[int, typer.Option("-k", min=1, help="How many.")] = 10,
     format_: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+    model: Annotated[Path | None, typer.Option("--model", help="A published model, instead of a device's.")] = None,
+    catalogue: Annotated[Path | None, typer.Option("--catalogue", help="With --model: the published CSV.")] = None,
+    history: Annotated[Path | None, typer.Option("--history", help="With --model: a CSV of items, and times.")] = None,
 ) -> None:
-    """What the device would recommend, offline."""
-    from bouquet.cli.node import recommend_command
+    """What the device would recommend, offline; with --model, what anybody would be who has a history."""
+    from bouquet.cli.node import recommend_command, recommend_from_model
 
-    recommend_command(state, k, format_)
+    if model is None and catalogue is None and history is None:
+        recommend_command(state, k, format_)
+    elif model is None or catalogue is None or history is None:
+        raise ConfigError("--model, --catalogue and --history belong together: give all three, or none.")
+    else:
+        recommend_from_model(model, catalogue, history, k, format_)

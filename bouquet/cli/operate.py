@@ -5,8 +5,8 @@ Nothing here needs a model or data, so nothing heavy is imported.
 
 from __future__ import annotations
 
+import atexit
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from bouquet.config import Scalar
 from bouquet.deployment.keys import make_keys
 from bouquet.deployment.local import SUPERLINK, LocalDeployment
 from bouquet.deployment.status import collect, lines, prometheus, serve
+from bouquet.deployment.tunnel import Tunnel
 from bouquet.engines.control import Control
 from bouquet.engines.ports import Answering
 from bouquet.engines.release import secure_connection
@@ -49,14 +50,26 @@ def target_of(folder: Path, superlink: str, keys: Path, runs: Path) -> Target:
         ConfigError: there is none.
     """
     if superlink:
-        home = Path(tempfile.gettempdir()) / f"bouquet-operator-{os.getuid()}"
-        control = Control(home, secure_connection(superlink, (keys / "ca.crt").absolute()))
-        return Target(control, Answering(superlink, keys / "ca.crt"), runs.absolute())
+        # They live as long as this process.
+        home, tunnel = private_folder(), Tunnel(superlink, keys, "operator")
+        authority = (keys / "ca.crt").absolute()
+        control = Control(home, secure_connection(superlink, authority), tunnel.environment)
+        return Target(control, Answering(superlink, authority, tunnel.proxy), runs.absolute())
     here = LocalDeployment(folder)
     plan = here.plan
     return Target(
         here.control, lambda: bool(here.processes(SUPERLINK)), here.folder / "runs", len(plan.nodes), plan.settings
     )
+
+
+def private_folder() -> Path:
+    """A new folder that nobody else reads, gone with this process.
+
+    Its name is drawn: one that could be foreseen could be made by somebody else before.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="bouquet-operator-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def keys_command(folder: Path, hosts: Sequence[str], nodes: int, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -9,30 +10,43 @@ from rich.console import Console
 from rich.table import Table
 
 from bouquet.config import RunConfig
+from bouquet.experiments.baselines import TRAINED
 from bouquet.reporting.run_directory import RunDirectory
-from data_partition import Interactions
+from data_partition import Interactions, caution_of
 
 ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process"}
 BAR = 24
 WIDTH = 130
+MANY_PER_CORE = 16
 
 REMARKS = {
     "run": "every user's data stayed on its node",
     "local": "the same training without any federation",
     "popularity": "what most people like, the same for everybody",
+    TRAINED: "federated training, the usual way",
     "itemknn": "not federated: all data in one place",
-    "ease": "not federated: all data in one place, the mark to aim at",
+    "ease": "not federated: all data in one place",
     "mf-bce": "not federated: all data in one place",
     "mf-bpr": "not federated: all data in one place",
+    "gru4rec": "not federated: all histories in one place",
+    "sasrec": "not federated: all histories in one place",
+    "gru4rec-softmax": "not federated: all histories in one place",
+    "sasrec-softmax": "not federated: all histories in one place",
 }
 LABELS = {
+    TRAINED: "FedAvg",
     "local": "each user alone",
     "popularity": "most popular items",
     "itemknn": "ItemKNN, all data pooled",
     "ease": "EASE, all data pooled",
     "mf-bce": "MF (BCE), all data pooled",
     "mf-bpr": "MF (BPR), all data pooled",
+    "gru4rec": "GRU4Rec, all data pooled",
+    "sasrec": "SASRec, all data pooled",
+    "gru4rec-softmax": "GRU4Rec (softmax), all data pooled",
+    "sasrec-softmax": "SASRec (softmax), all data pooled",
 }
+READ_AT_TEST = {"known": "after all that is known by then", "training": "after the training items alone"}
 
 
 class Screen:
@@ -55,6 +69,13 @@ class Screen:
             f"{nodes} {plural} · {ENGINE_NAMES[engine]}",
             soft_wrap=True,
         )
+        cores = os.cpu_count() or 1
+        if engine == "flower" and nodes > MANY_PER_CORE * cores:
+            self.console.print(
+                f"{nodes:,} nodes are many for {cores} cores: every node's message takes its time in a simulated "
+                "round, and fewer nodes give the same figures.",
+                soft_wrap=True,
+            )
 
     def deployment_header(self, config: RunConfig) -> None:
         """What starts on a deployment, whose data only the nodes can count."""
@@ -86,7 +107,8 @@ class Screen:
         summary = directory.read_summary()
         negatives = "honest" if summary["train_negatives"] == "honest" else "LEAKY (as published)"
         self.console.print(
-            f"\nHow good is it? (test items ranked among all unseen items; {negatives} training negatives; "
+            f"\nHow good is it? (test items ranked among all unseen items, "
+            f"{READ_AT_TEST[summary.get('test_history', 'known')]}; {negatives} training negatives; "
             f"best round {summary['best_round']} chosen on validation)\n",
             soft_wrap=True,
         )
@@ -102,6 +124,7 @@ class Screen:
             else:
                 table.add_row(LABELS.get(name, name), *_figures(row), REMARKS.get(name, ""))
         self.console.print(table)
+        self.caution(summary["dataset"])
         self.console.print(
             "\nHR@10: share of users whose hidden item is among the ten that they are shown. NDCG@10: the same, and "
             "more for a higher place.\nHR@10 of 100: the hidden item against 99 random ones only; ± is one standard "
@@ -110,6 +133,11 @@ class Screen:
         )
         shown = directory.path
         self.console.print(f"\nSaved in {shown}. Look again: bouquet report {shown}", soft_wrap=True)
+
+    def caution(self, dataset: str) -> None:
+        """What must be known about every figure of a data set, if there is something."""
+        if words := caution_of(dataset):
+            self.console.print(f"\nCaution. {words}", markup=False, soft_wrap=True)
 
     def _round(self, line: dict[str, Any]) -> str:
         number, done = line["round"], round(BAR * line["round"] / self.rounds)

@@ -1,15 +1,22 @@
-"""`bouquet serve`: one role of a deployment, in the foreground, with TLS and keys; it becomes Flower's own process."""
+"""`bouquet serve`: one role of a deployment, in the foreground, with TLS and keys.
+
+A node becomes Flower's own process. The SuperLink and the executor run beside the gate and the tunnel of
+`bouquet.deployment.tunnel`, and both end together.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bouquet.config import Scalar
+from bouquet.deployment.supervise import Program, run_once
+from bouquet.deployment.tunnel import LOOPBACK, ROLES, Gate, Tunnel
 from bouquet.engines import release
 from bouquet.engines.ports import free_port, is_healthy
+from bouquet.engines.processes import GRACE_SECONDS, Tree
 from bouquet.errors import ConfigError, RunFailed
 from data_partition import read_shard
 
@@ -17,16 +24,30 @@ _HEALTH_SECONDS = 5.0
 
 
 def superlink_command(keys: Path, database: Path, host: str, port: int, fleet: str, health: str) -> None:
-    """Become a SuperLink."""
+    """Run a SuperLink whose control port is on the loopback, behind a gate at `host` and `port`.
+
+    Raises:
+        SystemExit: it ended; with its status.
+        KeyboardInterrupt: this process was asked to end.
+    """
     _require(keys, "ca.crt", "server.crt", "server.key", "executor.secret")
     database.parent.mkdir(parents=True, exist_ok=True)
-    _become(release.superlink_command(host, port, fleet, database, keys, executor_apart=True, health=health))
+    inner = free_port()
+    command = release.superlink_command(LOOPBACK, inner, fleet, database, keys, executor_apart=True, health=health)
+    with Gate(host, port, inner, keys):
+        _run(command, {})
 
 
 def executor_command(superlink: str, keys: Path, health: str) -> None:
-    """Become the executor of ServerApps."""
-    _require(keys, "ca.crt", "executor.secret")
-    _become(release.executor_command(superlink, keys, health))
+    """Run the executor of ServerApps, and the tunnel to its SuperLink.
+
+    Raises:
+        SystemExit: it ended; with its status.
+        KeyboardInterrupt: this process was asked to end.
+    """
+    _require(keys, "executor.secret")
+    with Tunnel(superlink, keys, "executor") as tunnel:
+        _run(release.executor_command(superlink, keys, health), tunnel.environment)
 
 
 def node_command(
@@ -39,6 +60,7 @@ def node_command(
     partition: str = "",
     data_dir: str = "",
     data_file: str = "",
+    policy: Mapping[str, str] | None = None,
 ) -> None:
     """Become a SuperNode with its own shard, or with a part of a data set that lies here as a whole.
 
@@ -65,18 +87,21 @@ def node_command(
         "state-key": str(keys / "state.key"),
     }
     config |= {key: str(Path(path).absolute()) for key, path in paths.items() if path}
+    config |= policy or {}
     _become(release.supernode_command(superlink, keys, config, free_port(), health))
 
 
-def check_command(address: str, authority: Path | None) -> None:
+def check_command(address: str, keys: Path | None) -> None:
     """Fail unless a role is well.
 
     Raises:
         RunFailed: it is not.
     """
-    if authority:
-        if not is_healthy(address, authority / "ca.crt"):
-            raise RunFailed(f"The SuperLink at {address} does not answer.")
+    if keys:
+        role = next((role for role in ROLES if (keys / f"{role}.crt").exists()), ROLES[0])
+        with Tunnel(address, keys, role) as tunnel:
+            if not is_healthy(address, keys / "ca.crt", tunnel.proxy):
+                raise RunFailed(f"The SuperLink at {address} does not answer, or does not know this {role}.")
         return
     import grpc
     from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -97,6 +122,14 @@ def _require(keys: Path, *names: str) -> None:
             raise ConfigError(f"{keys / name} is missing. Make keys with: bouquet deploy keys")
 
 
+def _run(command: Sequence[str], beside: Mapping[str, str]) -> None:
+    environment = {**release.quiet_environment(), **release.EXECUTOR_POLL, **beside}
+    if status := run_once(Program(command, environment)):
+        raise SystemExit(status)
+
+
 def _become(command: Sequence[str]) -> None:
-    environment = {**release.quiet_environment(), **release.EXECUTOR_POLL}
+    # What a role starts ends with it, even if it is killed; a SuperNode says goodbye first.
+    tree = Tree(grace=GRACE_SECONDS, become=True)
+    environment = {**release.quiet_environment(), **release.EXECUTOR_POLL, **tree.environment}
     os.execvpe(command[0], list(command), environment)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -20,19 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from bouquet.cli.comparison import evaluate_centralized
+from bouquet.cli.beforehand import refuse_folder, refuse_nodes
 from bouquet.cli.run import ENGINES, execute
 from bouquet.cli.screen import Screen
-from bouquet.cli.settings import option_classes, read_config_file
-from bouquet.cli.table_file import Cell, cells_of, read_table_file
-from bouquet.cli.table_report import command_line, write_table
-from bouquet.config import RunConfig, Scalar, defaults, lookup, own
+from bouquet.config import RunConfig, Scalar, defaults, lookup, parsed
 from bouquet.errors import BouquetError, ConfigError, RunFailed
 from bouquet.evaluation import fairness, standard_error, summarise
+from bouquet.experiments.baselines import evaluate_centralized
+from bouquet.experiments.settings import option_classes, read_config_file
+from bouquet.experiments.table_file import Cell, cells_of, read_table_file
+from bouquet.experiments.table_report import command_line, write_table
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.host import histories_of, interactions_of
+from client_app.node.histories import histories_of, interactions_of
+from client_app.node.needs import refuse_missing_device
 from data_partition import Interactions
-from models.centralized import CENTRALIZED, SEQUENTIAL
+from models.centralized import POOLED
 
 # Where things are and how long to wait for them: a cell is the same cell whatever these are.
 CIRCUMSTANCES = {
@@ -81,8 +83,10 @@ def table_command(
         lookup({row.name: row for row in table.rows}, "row", name)
     chosen = [cell for cell in cells if not only or cell.row.name in only]
     console = Console(highlight=False, soft_wrap=True, markup=False)
+    refuse_folder(out)
     with _alone_in(out):
         states = {cell.path: state_of(cell) for cell in cells}
+        _check_nodes([cell for cell in chosen if states[cell.path] is State.START], nodes)
         for number, cell in enumerate(chosen, start=1):
             state = states[cell.path]
             console.print(f"[{number}/{len(chosen)}] {cell.title}{': done' if state is State.DONE else ''}")
@@ -91,6 +95,21 @@ def table_command(
             _free(cell)
         written = write_table(table, cells, out, command_line(file, out, overrides))
     console.print(f"\n{written}\nWritten: {out / 'table.md'} and {out / 'table.csv'}")
+
+
+def _check_nodes(cells: Sequence[Cell], nodes: int) -> None:
+    """Raises: ConfigError: a federated cell could not start, which is better known before the others have run."""
+    federated = [cell for cell in cells if not cell.row.centralized]
+    if not federated:
+        return
+    interactions = interactions_of(parsed(federated[0].settings).run)  # all rows are on the same data
+    for cell in federated:
+        config = parsed(cell.settings).run
+        try:
+            refuse_nodes(interactions, config, nodes)
+            refuse_missing_device(config)
+        except ConfigError as error:
+            raise ConfigError(f"Cell {cell.title}: {error}") from None
 
 
 def state_of(cell: Cell) -> State:
@@ -133,8 +152,11 @@ def _run(cell: Cell, state: State, nodes: int, engine: str) -> None:
         elif state is State.RESUME:
             # Private state lies where the nodes of the stopped run were.
             nodes = int(directory.engine().get("nodes", nodes))
+            directory.check_config()
             execute({**cell.settings, "resume": str(directory.path)}, nodes, engine, CellScreen())
         else:
+            with directory.command():
+                pass  # else what another run is at work on would be removed
             shutil.rmtree(cell.path, ignore_errors=True)
             execute({**cell.settings, "out": str(directory.path)}, nodes, engine, CellScreen())
     except ConfigError as error:
@@ -144,22 +166,26 @@ def _run(cell: Cell, state: State, nodes: int, engine: str) -> None:
 
 
 def _run_centralized(cell: Cell, directory: RunDirectory) -> None:
-    config = own(cell.settings, RunConfig)
+    config = parsed(cell.settings).run
     directory.create(cell.settings, {"engine": "centralized", "model": cell.row.centralized})
     try:
-        model = {**CENTRALIZED, **SEQUENTIAL}[cell.row.centralized]
+        model = POOLED[cell.row.centralized]
         interactions = interactions_of(config)
         histories = histories_of(interactions, config)
-        values = evaluate_centralized(model(), histories, config.seed, config.repeats == "drop")
+        values, chosen = evaluate_centralized(model(), histories, config)
     except Exception as error:
         directory.write_summary({"status": "failed", "error": str(error)})
         raise
     directory.write_users(histories.users, values)
-    directory.write_summary(_centralized_summary(cell.row.centralized, config, interactions, values))
+    directory.write_summary(_centralized_summary(cell.row.centralized, config, interactions, values, chosen))
 
 
 def _centralized_summary(
-    name: str, config: RunConfig, interactions: Interactions, values: NDArray[np.float64]
+    name: str,
+    config: RunConfig,
+    interactions: Interactions,
+    values: NDArray[np.float64],
+    chosen: Mapping[str, float],
 ) -> dict[str, Any]:
     return {
         "status": "completed",
@@ -168,12 +194,14 @@ def _centralized_summary(
         "dataset": config.dataset,
         "split": config.split,
         "hold_out": config.hold_out,
+        "test_history": config.test_history,
         "leaky": config.hold_out == "last-row",
         "seed": config.seed,
         "users": interactions.num_users,
         "items": interactions.num_items,
         "interactions": interactions.num_interactions,
         "dropped_users": interactions.dropped_users,
+        "chosen": dict(chosen),
         **summarise(values),
         "standard_error": standard_error(values),
         "fairness": fairness(values),
@@ -185,6 +213,7 @@ def _free(cell: Cell) -> None:
     directory = RunDirectory(cell.path)
     for folder in (directory.checkpoints, directory.nodes):
         shutil.rmtree(folder, ignore_errors=True)
+    directory.remove_locks()
 
 
 @contextmanager

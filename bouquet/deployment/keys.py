@@ -4,17 +4,17 @@ One folder per role, so that each machine or container gets what it needs and no
 
 ca/          ca.key: signs; stays with the operator
 server/      ca.crt, server.crt, server.key, executor.secret
-executor/    ca.crt, executor.secret: runs the ServerApp
-operator/    ca.crt, <node>.pub: what is registered with the SuperLink
+executor/    ca.crt, executor.secret, executor.crt, executor.key: runs the ServerApp
+operator/    ca.crt, operator.crt, operator.key, <node>.pub: what is registered with the SuperLink
 nodes/<n>/   ca.crt, node.key, node.pub, state.key, local-ca.crt, local.crt, local.key
 
-`node.key` says to the SuperLink who the node is; `local.*` protects the loopback between a SuperNode and its
-ClientApp; `state.key` encrypts the private state on the node's disk and is known to nobody else.
+`operator.*` and `executor.*` open the gate before the SuperLink's control port (`bouquet.deployment.tunnel`); no node
+has anything that does. `node.key` says to the SuperLink who the node is; `local.*` protects the loopback between a
+SuperNode and its ClientApp; `state.key` encrypts the private state on the node's disk and is known to nobody else.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -27,8 +27,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from bouquet.deployment.tunnel import ROLES, subject_of
 from bouquet.errors import ConfigError, StateError
-from bouquet.files import write_atomically
+from bouquet.files import private_folder, write_atomically
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
@@ -61,13 +62,15 @@ def make_keys(folder: Path, hosts: Iterable[str], nodes: Sequence[str]) -> list[
         _public(authority, certificate.public_bytes(serialization.Encoding.PEM))
         made.append("certificate authority")
     key, certificate = _read_key(authority_key), _read_certificate(authority)
-    if _server_certificate(folder / "server", sorted({*hosts, *HOSTS}), key, certificate):
+    if _signed(folder / "server", "server", "bouquet superlink", sorted({*hosts, *HOSTS}), key, certificate):
         made.append("server certificate")
     if not (secret := folder / "server" / "executor.secret").exists():
         _private(secret, secrets.token_hex(32).encode())
     _private(folder / "executor" / "executor.secret", secret.read_bytes())
-    for role in ("executor", "operator"):
+    for role in ROLES:
         _public(folder / role / "ca.crt", authority.read_bytes())
+        if _signed(folder / role, role, subject_of(role), (), key, certificate):
+            made.append(f"{role} certificate")
     for name in nodes:
         if make_node_keys(folder / "nodes" / name):
             made.append(f"keys of {name}")
@@ -98,19 +101,27 @@ def make_node_keys(folder: Path) -> bool:
     return made
 
 
-def _server_certificate(folder: Path, hosts: Sequence[str], key: _Key, authority: x509.Certificate) -> bool:
-    """Make the server's certificate anew unless the one that is there is good for all hosts and a month to come."""
-    path = folder / "server.crt"
-    if path.exists() and (folder / "server.key").exists():
+def _signed(
+    folder: Path, name: str, subject: str, hosts: Sequence[str], key: _Key, authority: x509.Certificate
+) -> bool:
+    """Make NAME.crt and NAME.key anew unless those that are there are good for all hosts and a month to come.
+
+    Args:
+        hosts: of a server; none: the certificate is a client's.
+    """
+    path = folder / f"{name}.crt"
+    if path.exists() and (folder / f"{name}.key").exists():
         current = _read_certificate(path)
-        names = current.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        known = {str(name.value) for name in names}
-        hosts = sorted({*hosts, *known})
+        known = set[str]()
+        if hosts:
+            names = current.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            known = {str(host.value) for host in names}
+            hosts = sorted({*hosts, *known})
         if set(hosts) <= known and current.not_valid_after_utc > datetime.now(UTC) + timedelta(days=30):
             return False
     own = ec.generate_private_key(ec.SECP256R1())
-    certificate = _certificate("bouquet superlink", own, authority, key, hosts, SERVER_DAYS)
-    _private(folder / "server.key", _pem(own))
+    certificate = _certificate(subject, own, authority, key, hosts, SERVER_DAYS)
+    _private(folder / f"{name}.key", _pem(own))
     _public(path, certificate.public_bytes(serialization.Encoding.PEM))
     return True
 
@@ -118,7 +129,7 @@ def _server_certificate(folder: Path, hosts: Sequence[str], key: _Key, authority
 def _certificate(
     name: str, key: _Key, issuer: x509.Certificate | None, issuer_key: _Key, hosts: Sequence[str], days: int
 ) -> x509.Certificate:
-    """A certificate for `hosts`, or of an authority where there is no issuer."""
+    """A certificate of a server for `hosts`, of a client where there are none, of an authority without an issuer."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     builder = (
@@ -136,9 +147,11 @@ def _certificate(
         .add_extension(_usage(authority=issuer is None), True)
     )
     if issuer:
+        use = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), False)
+    if hosts:
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = builder.add_extension(names, False).add_extension(server, False)
+        builder = builder.add_extension(names, False)
     return builder.sign(issuer_key, hashes.SHA256())
 
 
@@ -185,12 +198,8 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 def _private(path: Path, content: bytes) -> None:
     """A file that only its owner reads, from its first moment on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = os.umask(0o077)
-    try:
-        write_atomically(path, content)
-    finally:
-        os.umask(before)
+    private_folder(path.parent)
+    write_atomically(path, content, private=True)
 
 
 def _public(path: Path, content: bytes) -> None:

@@ -1,7 +1,8 @@
 """Flower's own simulation, started, followed and ended so that nothing stays behind and a failure is a failure.
 
 `flwr run` alone exits 0 when the run failed, shares a SuperLink with whoever started one before, and leaves it
-running. Here every run has a SuperLink of its own: a private folder, a private port, a private environment.
+running. Here every run has a SuperLink of its own: a private folder, a private port, a private environment; and all of
+it ends with the process that started it, even if that is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bouquet.config import Scalar
 from bouquet.engines.app_folder import write_app_folder
 from bouquet.engines.control import POLL_SECONDS, Control
 from bouquet.engines.ports import free_port, is_healthy
-from bouquet.engines.processes import end_all, marked_processes
+from bouquet.engines.processes import Tree
 from bouquet.errors import RunFailed
 
 START_SECONDS = 60.0
@@ -39,8 +40,9 @@ class FlowerSimulation:
     ) -> None:
         self.num_nodes, self.settings = num_nodes, settings
         self.cpus_per_node, self.gpus_per_node = cpus_per_node, gpus_per_node
-        self._folder = tempfile.TemporaryDirectory(prefix="bq-", ignore_cleanup_errors=True)
-        self.home = Path(self._folder.name)
+        self.home = Path(tempfile.mkdtemp(prefix="bq-"))
+        # Killed at once when this process was: a run that is resumed meanwhile must not share its folder with this one.
+        self._tree = Tree(self.home, grace=0)
         self._superlink: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> FlowerSimulation:
@@ -88,8 +90,7 @@ class FlowerSimulation:
                 self._superlink.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 self._superlink.kill()
-        end_all(lambda: marked_processes("FLWR_HOME", str(self.home)))
-        self._folder.cleanup()
+        self._tree.close()
 
     def _is_running(self) -> bool:
         return self._superlink is not None and self._superlink.poll() is None
@@ -98,8 +99,7 @@ class FlowerSimulation:
         port = free_port()
         write_app_folder(self.home / "app", self.settings)
         address = f"127.0.0.1:{port}"
-        # Found again in the environment of every process that Flower and Ray start for this run.
-        extra = {"RAY_TMPDIR": str(self.home), "RAY_DEDUP_LOGS": "0"}
+        extra = {"RAY_TMPDIR": str(self.home), "RAY_DEDUP_LOGS": "0", **self._tree.environment}
         self._control = Control(self.home, {"address": address, "insecure": True}, extra)
         command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -114,6 +114,7 @@ class FlowerSimulation:
                 # A Ctrl-C at the terminal is for us; we end Flower in order.
                 start_new_session=True,
             )
+        self._tree.lead(self._superlink.pid)
         deadline = time.monotonic() + START_SECONDS
         while not is_healthy(address):
             if not self._is_running() or time.monotonic() > deadline:

@@ -23,9 +23,14 @@ class LocalGrid(Grid):
 
     Args:
         client_app: the device side.
-        num_nodes: how many nodes the users are laid over.
+        num_nodes: how many nodes the users are partitioned over.
         run_config: settings that every node sees.
+
+    Attributes:
+        simulated: no node of it is anybody's own.
     """
+
+    simulated = True
 
     def __init__(self, client_app: ClientApp, num_nodes: int, run_config: Mapping[str, Scalar]) -> None:
         use_task_identity()
@@ -93,7 +98,7 @@ class LocalRun:
 
     Args:
         server_app, client_app: the two sides.
-        num_nodes: how many nodes the users are laid over.
+        num_nodes: how many nodes the users are partitioned over.
         run_config: settings that both sides see.
     """
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from bouquet.config import Scalar
+from bouquet.policy import Policy
 
 # ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 CLIENT_RAISED = 2
@@ -29,9 +31,22 @@ def use_task_identity() -> None:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
 
+def is_simulated(grid: object) -> bool:
+    """Whether the nodes behind a grid live in this run alone: they get other ids in the next, and fall silent never."""
+    # Looked up, not imported: where it was not imported, no grid is one.
+    module = sys.modules.get("flwr.superlink.grid.inmemory_grid")
+    return bool(getattr(grid, "simulated", False) or (module and isinstance(grid, module.InMemoryGrid)))
+
+
 def quiet_environment() -> dict[str, str]:
     """This process's environment without Flower's downloads and telemetry."""
     return {**os.environ, **QUIET_ENVIRONMENT}
+
+
+# What a SuperNode says once it was let in, and when it was not: its key is unknown, or in use by a node that is online.
+LET_IN, REFUSED = "SuperNode ID:", "Failed to activate SuperNode"
+# What stands before the reason why one of Flower's programs ended.
+EXIT = "Exit Code:"
 
 
 # -- the command lines of Flower's programs ----------------------------------------------------------------------------
@@ -70,7 +85,7 @@ def executor_command(address: str, keys: Path, health: str = "") -> list[str]:
 def supernode_command(
     superlink: str, keys: Path, node_config: Mapping[str, Scalar], port: int, health: str = ""
 ) -> list[str]:
-    """A SuperNode: outgoing TLS to the SuperLink, its own key, and TLS on the loopback to its ClientApp.
+    """A SuperNode with its executor: outgoing TLS to the SuperLink, its own key, and TLS on the loopback between both.
 
     Args:
         superlink: HOST:PORT of the fleet API.
@@ -78,9 +93,12 @@ def supernode_command(
         node_config: what the ClientApp finds in `context.node_config`.
         port: free port on the loopback.
     """
-    command = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(keys / "ca.crt")]
+    command = [sys.executable, "-m", "client_app.edge.supernode", "--superlink", superlink]
+    command += ["--root-certificates", str(keys / "ca.crt")]
     command += ["--auth-supernode-private-key", str(keys / "node.key")]
     command += ["--host", "127.0.0.1", "--port", str(port), *_server_tls(keys, "local", "local-ca.crt")]
+    if Policy.of(node_config).accept_apps:
+        command.append("--accept-apps")
     command += ["--node-config", node_config_text(node_config)]
     return command + (["--health-server-address", health] if health else [])
 

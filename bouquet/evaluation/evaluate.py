@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS, PARTS, user_metrics
 from bouquet.evaluation.ranks import Scores, rank_full, rank_sampled
-from bouquet.ragged import Ragged
+from bouquet.ragged import Ragged, one_after_another
 
 ScoreBlock = Callable[[NDArray[np.int64]], Scores]
 """`score_block(rows [b]) -> [b, m]` float scores of all items for these users; higher is better."""
@@ -49,7 +49,7 @@ def evaluate_users(
     held_out = {"validation": validation, "test": test}
     _check_rows(len(train), {"validation": validation, "test": test}, candidates)
     nothing = Ragged.from_lengths(np.zeros(len(train)), [])
-    known = {"validation": train, "test": _join(train, validation)}
+    known = {"validation": train, "test": one_after_another(train, validation)}
     excluded = known if exclude_known else dict.fromkeys(PARTS, nothing)
     values = np.empty((len(train), len(PARTS), len(CANDIDATE_SETS), len(METRICS)))
     block_users = max(1, block_bytes // (8 * max(num_items, 1)))
@@ -66,11 +66,6 @@ def evaluate_users(
             values[rows, place, CANDIDATE_SETS.index("full")] = user_metrics(full)
             values[rows, place, CANDIDATE_SETS.index("sampled-99")] = user_metrics(sampled)
     return values
-
-
-def _join(first: Ragged, second: Ragged) -> Ragged:
-    rows = np.concatenate([first.row_of_value, second.row_of_value])
-    return Ragged.from_pairs(rows, np.concatenate([first.values, second.values]), len(first))
 
 
 def _check_rows(num_users: int, held_out: Mapping[str, Ragged], candidates: Mapping[str, Ragged]) -> None:

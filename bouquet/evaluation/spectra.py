@@ -39,10 +39,10 @@ def abundance(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def singular_value_variance(table: Any) -> NDArray[np.float64]:
-    """The variance of the singular values of cov(V), for tables [..., m, d] with at least two rows: [...]."""
+    """The variance of the singular values of cov(V), for tables [..., m, d]: [...]; 0 for a single row."""
     values = _array(table)
     centred = values - values.mean(axis=-2, keepdims=True)
-    return np.asarray((singular_values(centred) ** 2 / (values.shape[-2] - 1)).var(axis=-1))
+    return np.asarray((singular_values(centred) ** 2 / max(values.shape[-2] - 1, 1)).var(axis=-1))
 
 
 def _array(table: Any) -> NDArray[np.float64]:

@@ -1,1 +1,78 @@
-"""What both sides of a method must agree on: settings and rules that server and device compute alike."""
+"""What methods are: one file each, with all settings and what the rest of the program must know of it.
+
+Other packages add theirs as entry points of the group "bouquet.methods", each a `Method` or a `PlugIn`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bouquet.config import RunConfig, wrong_options
+from bouquet.installed import Names
+from bouquet.methods.ace import ACE
+from bouquet.methods.cf_fedsr import CF_FEDSR
+from bouquet.methods.ease import EASE
+from bouquet.methods.fcf import FCF
+from bouquet.methods.fed3cr import FED3CR
+from bouquet.methods.fedatt import FEDATT
+from bouquet.methods.fedavg import FEDAVG
+from bouquet.methods.fedca import FEDCA
+from bouquet.methods.fedrap import FEDRAP
+from bouquet.methods.gf_cf import GF_CF
+from bouquet.methods.gpfedrec import GPFEDREC
+from bouquet.methods.hetefedrec import HETEFEDREC
+from bouquet.methods.ials import IALS
+from bouquet.methods.local import LOCAL
+from bouquet.methods.manifest import Method, PlugIn
+from bouquet.methods.pfedrec import PFEDREC
+from bouquet.methods.plgc import PLGC
+from bouquet.methods.sequential_rules import SEQUENTIAL_RULES
+from bouquet.methods.slist import SLIST
+
+_METHODS = {
+    method.name: method
+    for method in (
+        CF_FEDSR,
+        EASE,
+        FCF,
+        FED3CR,
+        FEDATT,
+        FEDAVG,
+        FEDCA,
+        FEDRAP,
+        GF_CF,
+        GPFEDREC,
+        HETEFEDREC,
+        IALS,
+        LOCAL,
+        PFEDREC,
+        SEQUENTIAL_RULES,
+        SLIST,
+    )
+}
+_PLUG_INS: dict[str, PlugIn | None] = {"none": None, **{plug_in.name: plug_in for plug_in in (ACE, PLGC)}}
+
+
+def _wrong(name: str, value: Any) -> str:
+    """What is wrong with something that is installed as a method, or ""."""
+    if not isinstance(value, Method | PlugIn):
+        return f"it is of the type {type(value).__name__}, and neither a Method nor a PlugIn"
+    if value.name != name:
+        return f"its manifest calls it '{value.name}'"
+    if name in _METHODS or name in _PLUG_INS:
+        return "bouquet has a method of this name itself"
+    ours = [made.options for made in (*_METHODS.values(), *_PLUG_INS.values()) if made is not None]
+    return wrong_options(name, value.options, {field for options in ours for field in options.model_fields})
+
+
+METHODS: Names[Method] = Names(_METHODS, "bouquet.methods", _wrong, lambda value: isinstance(value, Method))
+"""The values of the setting 'strategy'."""
+
+PLUG_INS: Names[PlugIn | None] = Names(_PLUG_INS, "bouquet.methods", _wrong, lambda value: isinstance(value, PlugIn))
+"""The values of the setting 'personalization'; 'none' uses the shared model as it is."""
+
+
+def only_embeddings(run: RunConfig) -> bool:
+    """Whether only arrays by item travel, and networks stay on each device."""
+    exchange = METHODS[run.strategy].exchange if run.exchange == "auto" else run.exchange
+    return exchange == "embedding"

@@ -1,15 +1,17 @@
-"""CF-FedSR (Luo et al., 2022): the settings that server and device both need."""
+"""CF-FedSR (Luo et al., 2022): communication-efficient and fair federated sequential recommendation."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from bouquet.config import Options
+from bouquet.errors import ConfigError
+from bouquet.methods.manifest import Method
+from bouquet.methods.parts import ServerOptimizerOptions
 
 
-class CFFedSROptions(Options):
+class CFFedSROptions(ServerOptimizerOptions):
     """Communication-efficient and fair federated sequential recommendation."""
 
     cf_fedsr_selection: bool = Field(
@@ -36,3 +38,30 @@ class CFFedSROptions(Options):
     cf_fedsr_tuning_epochs: int = Field(
         1, ge=0, description="Local epochs of fine-tuning before use; 0: none (the paper's variation 3)."
     )
+
+    @model_validator(mode="after")
+    def _terms_differ_and_somebody_weighs(self) -> Self:
+        if self.cf_fedsr_long_term <= self.cf_fedsr_short_term:
+            raise ConfigError(
+                f"cf-fedsr-long-term must be above cf-fedsr-short-term, and {self.cf_fedsr_long_term} is not above "
+                f"{self.cf_fedsr_short_term}."
+            )
+        if self.cf_fedsr_fair and self.cf_fedsr_a == self.cf_fedsr_b == 0:
+            raise ConfigError(
+                "With cf-fedsr-a and cf-fedsr-b both 0 every user weighs nothing (eq. 9): give one of them a value "
+                "above 0, or set cf-fedsr-fair to false."
+            )
+        return self
+
+
+CF_FEDSR = Method(
+    name="cf-fedsr",
+    title="CF-FedSR (Luo et al., 2022)",
+    options=CFFedSROptions,
+    strategy="strategies.cf_fedsr_strategy:CFFedSR",
+    device="client_app.personalization.cf_fedsr:InterestsAndTuning",
+    sends="changes of item embeddings, its interests and how well it is served",
+    keeps="the network",
+    plug_ins=False,
+    exchange="embedding",
+)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from bouquet.config import Options
+from bouquet.config import Options, RunConfig
+from bouquet.errors import ConfigError
+from bouquet.methods.manifest import Method
 
 
 class FedCAOptions(Options):
     """Composite aggregation: how similar and complementary users share their item tables."""
+
+    formerly: ClassVar = {"ldp-delta": "fedca-ldp-delta", "ldp-delta-features": "fedca-ldp-delta-features"}
 
     fedca_alpha: float = Field(0.5, ge=0, description="Weight α of the similarity of two users' item tables (eq. 5).")
     fedca_beta: float = Field(0.4, ge=0, description="Weight β of the complementarity of two users' items (eq. 5).")
@@ -80,10 +84,28 @@ class FedCAOptions(Options):
         description="The table that a device recommends with: mixed with the newest aggregate, or as it came out of "
         "the device's last training.",
     )
-    ldp_delta: float = Field(0.0, ge=0, description="Scale δ of Laplace noise on uploaded tables (Table 5).")
-    ldp_delta_features: float = Field(
+    fedca_ldp_delta: float = Field(0.0, ge=0, description="Scale δ of Laplace noise on uploaded tables (Table 5).")
+    fedca_ldp_delta_features: float = Field(
         0.0, ge=0, description="Scale δ' of Laplace noise on uploaded singular vectors (Table 6)."
     )
+
+    def check_run(self, run: RunConfig) -> None:
+        if run.changes_updates:
+            raise ConfigError(
+                "fedca's server must know what a device's table has become, so update-clip, update-noise and "
+                "decoy-rows do not fit it. Use its own noise, fedca-ldp-delta and fedca-ldp-delta-features."
+            )
+        if self.fedca_beta == 0 and self.fedca_ldp_delta_features > 0:
+            raise ConfigError(
+                "With fedca-beta = 0 no singular vectors are uploaded, so fedca-ldp-delta-features has nothing to "
+                "protect: leave it out, or raise fedca-beta."
+            )
+        vectors = self.fedca_beta > 0 and self.fedca_complementarity != "raw"
+        if vectors and self.fedca_k > run.embedding_size:
+            raise ConfigError(
+                f"A table of embedding-size {run.embedding_size} has no {self.fedca_k} singular vectors: fedca-k must "
+                f"be at most embedding-size, not {self.fedca_k}."
+            )
 
 
 def interpolate(previous: NDArray[np.float32], aggregate: NDArray[np.float32], rho: float) -> NDArray[np.float32]:
@@ -97,3 +119,16 @@ def interpolate(previous: NDArray[np.float32], aggregate: NDArray[np.float32], r
         np.multiply(previous[user], np.float32(rho), out=part)
         mixed[user] += part
     return mixed
+
+
+FEDCA = Method(
+    name="fedca",
+    title="FedCA (Zhang et al., 2026)",
+    options=FedCAOptions,
+    strategy="strategies.fedca_strategy:FedCA",
+    device="client_app.personalization.fedca:MixedTable",
+    sends="its whole model, and singular vectors of its items",
+    keeps="the user embedding",
+    plug_ins=False,
+    item_table="own",
+)

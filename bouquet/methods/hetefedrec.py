@@ -1,29 +1,27 @@
-"""HeteFedRec (Yuan et al., 2023): the settings that server and device both need, and what follows from them."""
+"""HeteFedRec (Yuan et al., 2023): models of different sizes that learn together."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from bouquet.config import Options
+from bouquet.config import RunConfig, numbers
 from bouquet.errors import ConfigError
+from bouquet.methods.manifest import Method, Sizes
+from bouquet.methods.parts import ServerOptimizerOptions
 
-_NUMBERS = r"^[1-9][0-9]*({0}[1-9][0-9]*)*$"
 
-
-class HeteFedRecOptions(Options):
+class HeteFedRecOptions(ServerOptimizerOptions):
     """Models of different sizes that learn together."""
 
-    hetefedrec_sizes: str = Field(
+    hetefedrec_sizes: str = numbers(
         "8,16,32",
-        pattern=_NUMBERS.format(","),
-        description="Embedding sizes N of the groups of users, smallest first; takes the place of embedding-size.",
+        ",",
+        "Embedding sizes N of the groups of users, smallest first; takes the place of embedding-size.",
     )
-    hetefedrec_ratio: str = Field(
-        "5:3:2",
-        pattern=_NUMBERS.format(":"),
-        description="How users are divided into the groups, by number of training interactions.",
+    hetefedrec_ratio: str = numbers(
+        "5:3:2", ":", "How users are divided into the groups, by number of training interactions."
     )
     hetefedrec_method: Literal[
         "hetefedrec", "all-small", "all-large", "all-large-exclusive", "standalone", "clustered", "direct"
@@ -55,14 +53,9 @@ class HeteFedRecOptions(Options):
         "size", description="Weights of users in the mean: training interactions, or all alike."
     )
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """The embedding size of each group under the chosen method.
-
-        Raises:
-            ConfigError: sizes do not rise, or there are not as many of them as of groups.
-        """
-        sizes = tuple(int(size) for size in self.hetefedrec_sizes.split(","))
+    @model_validator(mode="after")
+    def _each_group_has_a_size(self) -> Self:
+        sizes = self._sizes
         if list(sizes) != sorted(set(sizes)):
             raise ConfigError(f"hetefedrec-sizes must rise, and '{self.hetefedrec_sizes}' does not.")
         if len(sizes) != len(self.ratio):
@@ -70,6 +63,20 @@ class HeteFedRecOptions(Options):
                 f"hetefedrec-ratio '{self.hetefedrec_ratio}' makes {len(self.ratio)} groups, and hetefedrec-sizes "
                 f"'{self.hetefedrec_sizes}' has {len(sizes)} sizes; give one size for each group."
             )
+        return self
+
+    def check_run(self, run: RunConfig) -> None:
+        if run.exchange == "embedding":
+            raise ConfigError("hetefedrec's networks belong to a size and travel with it, so exchange must be 'all'.")
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(int(size) for size in self.hetefedrec_sizes.split(","))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The embedding size of each group under the chosen method."""
+        sizes = self._sizes
         if self.hetefedrec_method == "all-small":
             return (sizes[0],) * len(sizes)
         if self.hetefedrec_method.startswith("all-large"):
@@ -100,3 +107,17 @@ class HeteFedRecOptions(Options):
     def kd_steps(self) -> int:
         """Steps of distillation per round; 0 in baselines."""
         return self.hetefedrec_kd_steps if self.whole else 0
+
+
+HETEFEDREC = Method(
+    name="hetefedrec",
+    title="HeteFedRec (Yuan et al., 2023)",
+    options=HeteFedRecOptions,
+    strategy="strategies.hetefedrec_strategy:HeteFedRec",
+    device="client_app.personalization.hetefedrec:Decorrelation",
+    sends="changes of the arrays of its size",
+    plug_ins=False,
+    sizes=lambda options: Sizes(options.widths, options.dual_task),
+    sequences=False,
+    alone={"hetefedrec-method": "standalone"},
+)

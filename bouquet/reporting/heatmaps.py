@@ -26,7 +26,7 @@ def write_heatmaps(folder: Path, matrices: Mapping[str, NDArray[Any]]) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.ascontiguousarray(values) for name, values in matrices.items()}
-    write_atomically(folder / "matrices.safetensors", save(arrays))
+    write_atomically(folder / "matrices.safetensors", save(arrays), private=True)
     try:
         # Heavy, and only wanted at the end of a run.
         from matplotlib.figure import Figure

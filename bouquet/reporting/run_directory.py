@@ -1,21 +1,28 @@
 """The folder of a run: configuration, one line per round as it happens, and a summary that is true.
 
-config.toml      everything needed to repeat the run, versions included
+config.toml      everything needed to repeat the run, versions included; its last line is a digest of the others
 metrics.jsonl    one line per round
 events.jsonl     one line for everything that happened: rounds, nodes that came or left, refused replies
 summary.json     status running | completed | failed | stopped; figures only when completed
 users.safetensors  per-user metrics of the reported round, for paired tests
 checkpoints/     what the server needs to resume
 nodes/           private state of simulated nodes
+.lock            held by the server of the run, .command by the command that started it, as long as they are at work
+
+What a run is resumed from is checked against digests: config.toml here, metrics.jsonl against the checkpoint. Metrics
+of single users are readable for the owner of the folder only; everything else as the umask says.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import platform
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,13 +30,19 @@ from typing import Any
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
 
+from bouquet.checked import checked_tensors, read_checked
 from bouquet.config import Scalar
-from bouquet.errors import DataError
-from bouquet.files import write_atomically
+from bouquet.errors import ConfigError, DataError, StateError
+from bouquet.files import digest_of, is_locked, locked, write_atomically
 from bouquet.randomness import Words
+
+_STATUS = ("running", "completed", "failed", "stopped")
+_DIGEST = re.compile(rb"# digest: ([0-9a-f]{32})\n\Z")
+# What a killed command has started ends a moment after it.
+_ENDING_SECONDS = 10.0
 
 _PACKAGES = ("bouquet", "flwr", "torch", "numpy", "scipy", "pandas")
 
@@ -61,12 +74,59 @@ class RunDirectory:
         return self.path / "users.safetensors"
 
     @property
+    def model(self) -> Path:
+        """The model that was published last, of a method whose devices only count."""
+        return self.path / "model.safetensors"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
     @property
     def nodes(self) -> Path:
         return self.path / "nodes"
+
+    def work(self) -> AbstractContextManager[None]:
+        """Be the only server that works in this folder; made if it is not there.
+
+        Raises:
+            ConfigError: another one does, and does not end within seconds.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        return locked(self._lock, self._occupied(), _ENDING_SECONDS)
+
+    @contextmanager
+    def command(self) -> Iterator[None]:
+        """Be the only command that starts a run in this folder, while no server works in it.
+
+        Raises:
+            ConfigError: another one does, or a server works.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self._command, self._occupied()):
+            with self.work():
+                pass
+            yield
+
+    def is_at_work(self) -> bool:
+        """Whether a server works in this folder."""
+        return is_locked(self._lock)
+
+    def remove_locks(self) -> None:
+        """For a folder in which nobody will work any more."""
+        for path in (self._lock, self._command):
+            path.unlink(missing_ok=True)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def _command(self) -> Path:
+        return self.path / ".command"
+
+    def _occupied(self) -> ConfigError:
+        return ConfigError(f"Another run is at work in {self.path}. Wait until it has ended, or end it.")
 
     def create(self, config: Mapping[str, Scalar], engine: Mapping[str, Scalar]) -> None:
         """Write the configuration and mark the run as running.
@@ -81,20 +141,49 @@ class RunDirectory:
         if kept.get("state-dir") == str(self.nodes):
             del kept["state-dir"]
         document = {"run": kept, "engine": dict(engine), "versions": versions}
-        write_atomically(self.config, tomli_w.dumps(document))
+        text = tomli_w.dumps(document)
+        write_atomically(self.config, f"{text}# digest: {digest_of(text.encode())}\n")
         self.write_summary({"status": "running"})
+
+    def check_config(self) -> None:
+        """Refuse to go on from settings that are not those that were written.
+
+        Raises:
+            StateError: the file is damaged, or somebody has changed it.
+        """
+        try:
+            content = self.config.read_bytes()
+        except OSError as error:
+            raise StateError(f"{self.config} cannot be read ({error}).") from None
+        found = _DIGEST.search(content)
+        if not found or digest_of(content[: found.start()]).encode() != found[1]:
+            raise StateError(
+                f"{self.config} is damaged or was changed: its last line does not fit. A run goes on with the settings "
+                "that it had; start one with others in a new folder."
+            )
+
+    def lines_until(self, server_round: int) -> str:
+        """The digest of the lines of all rounds up to this one, as they stand in the file. Every round has one."""
+        lines = self.metrics.read_bytes().split(b"\n")[:server_round] if self.metrics.exists() else []
+        return digest_of(b"\n".join(lines))
 
     def begin(self, after_round: int) -> None:
         """Open the list of rounds; when a run is resumed, rounds after its checkpoint are taken back."""
-        kept = [line for line in self.rounds() if line["round"] <= after_round]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_atomically(self.metrics, text)
+        lines = self.metrics.read_bytes().split(b"\n")[:after_round] if self.metrics.exists() else []
+        write_atomically(self.metrics, b"".join(line + b"\n" for line in lines))
 
-    def append_round(self, server_round: int, record: Mapping[str, Any]) -> None:
-        """Add the line of one round."""
+    def append_round(self, server_round: int, record: Mapping[str, Any], *, durable: bool = False) -> None:
+        """Add the line of one round.
+
+        Args:
+            durable: force this line, and all before it, to the disk.
+        """
         line = json.dumps(_finite({"round": server_round, **record})) + "\n"
         with self.metrics.open("a") as file:
             file.write(line)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
 
     def rounds(self) -> list[dict[str, Any]]:
         """All rounds so far; a last line that was cut off by a crash is left out."""
@@ -130,7 +219,9 @@ class RunDirectory:
             raise DataError(f"{self.path} is not the folder of a run: it has no summary.json.") from None
         except ValueError as error:
             raise DataError(f"{self.summary} is damaged ({error}).") from None
-        return dict(summary)
+        if not isinstance(summary, dict) or summary.get("status") not in _STATUS:
+            raise DataError(f"{self.summary} is damaged: it has no status.")
+        return summary
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write another document of the run, for example `comparison.json`."""
@@ -151,7 +242,8 @@ class RunDirectory:
 
     def write_users(self, users: Words, values: NDArray[np.floating]) -> None:
         """Per-user metrics of the reported round: keys [n] and [n, parts, candidate sets, metrics]."""
-        write_atomically(self.users, save({"users": users, "metrics": np.ascontiguousarray(values, np.float32)}))
+        arrays: dict[str, NDArray[Any]] = {"users": users, "metrics": values.astype(np.float32)}
+        write_atomically(self.users, checked_tensors(arrays, {}), private=True)
 
     def read_users(self) -> tuple[Words, NDArray[np.float32]]:
         """What `write_users` wrote.
@@ -160,8 +252,11 @@ class RunDirectory:
             DataError: the file is missing or damaged.
         """
         try:
-            arrays = load_file(self.users)
-        except (OSError, SafetensorError) as error:
+            with safe_open(self.users, framework="numpy") as file:
+                checked = file.metadata() is not None
+            # Without any metadata it is of a version that wrote no digest.
+            arrays = read_checked(self.users)[0] if checked else load_file(self.users)
+        except (OSError, SafetensorError, StateError) as error:
             raise DataError(f"{self.users} cannot be read ({error}).") from None
         return arrays["users"], arrays["metrics"]
 

@@ -1,84 +1,66 @@
-"""Device-side methods: what a device makes of the shared model.
+"""Device-side methods: what a device makes of the shared model. A file is named as the method that it belongs to.
 
 A run names a strategy and a personalization. Some strategies have a device side of their own; a plug-in stands
 before it, nearer to the arrays that travel.
 """
 
-from collections.abc import Mapping
-
-from bouquet.config import RunConfig, Scalar, lookup, own
+from bouquet.config import Options, RunConfig, Settings, lookup
 from bouquet.errors import ConfigError
-from client_app.personalization.ace import AdaptiveEnhancement
-from client_app.personalization.additive import AdditiveTable
+from bouquet.methods import METHODS, PLUG_INS
+from bouquet.methods.manifest import class_at
+from client_app.node.histories import no_order
 from client_app.personalization.base import Personalization
-from client_app.personalization.cf_fedsr import InterestsAndTuning
-from client_app.personalization.fed3cr import EnhancedConsensus
-from client_app.personalization.fedca import MixedTable
-from client_app.personalization.finetuned import FineTunedTable
-from client_app.personalization.hetefedrec import Decorrelation
-from client_app.personalization.plgc import LocalGlobalCollaboration
-from models import BACKBONES, Backbone, SequenceBackbone
-
-PERSONALIZATIONS: dict[str, type[Personalization] | None] = {
-    "none": None,
-    "ace": AdaptiveEnhancement,
-    "plgc": LocalGlobalCollaboration,
-}
-"""The values of the setting 'personalization'; 'none' uses the shared model as it is."""
-
-DEVICE_SIDES: dict[str, type[Personalization]] = {
-    "cf-fedsr": InterestsAndTuning,
-    "fed3cr": EnhancedConsensus,
-    "fedca": MixedTable,
-    "fedrap": AdditiveTable,
-    "hetefedrec": Decorrelation,
-    "pfedrec": FineTunedTable,
-}
-"""Strategies that come with a device side."""
-
-OPEN_SIDES = frozenset({"fedrap", "pfedrec"})
-"""Those among them that take whatever item table a plug-in gives them."""
+from models import BACKBONES, Backbone
 
 
 def check_combination(config: RunConfig) -> None:
-    """Refuse a strategy and a plug-in that both decide how a device uses its item table.
+    """Refuse a strategy with a plug-in or a backbone that it cannot be combined with.
 
     Raises:
         ConfigError: the two cannot be combined, or there is no such plug-in.
     """
-    plug_in = lookup(PERSONALIZATIONS, "personalization", config.personalization)
-    if plug_in is not None and config.strategy in DEVICE_SIDES.keys() - OPEN_SIDES:
-        raise ConfigError(
-            f"{config.strategy} already decides how a device uses its item table, so it cannot be combined with "
-            f"personalization '{config.personalization}'. Choose one of them."
-        )
-    if config.strategy == "hetefedrec":
-        if issubclass(lookup(BACKBONES, "backbone", config.backbone), SequenceBackbone):
-            raise ConfigError(
-                f"hetefedrec has no models of different sizes for {config.backbone}; use ncf or lightgcn."
-            )
-        if config.exchange == "embedding":
-            raise ConfigError("hetefedrec's networks belong to a size and travel with it, so exchange must be 'all'.")
-    if plug_in is not None and config.strategy == "local":
-        raise ConfigError(
-            f"With strategy 'local' no item table is shared, and personalization '{config.personalization}' works on "
-            "one. Choose fcf, fedavg, fedrap or pfedrec, or personalization 'none'."
-        )
-    if config.strategy == "fedca" and (config.update_clip or config.update_noise or config.decoy_rows):
-        raise ConfigError(
-            "fedca's server must know what a device's table has become, so update-clip, update-noise and decoy-rows do "
-            "not fit it. Use its own noise, ldp-delta and ldp-delta-features."
-        )
+    method = lookup(METHODS, "strategy", config.strategy)
+    plug_in = lookup(PLUG_INS, "personalization", config.personalization)
+    if plug_in is not None and not method.plug_ins:
+        raise ConfigError(method.no_plug_in.format(name=method.name, plug_in=plug_in.name))
+    if not method.sequences and BACKBONES[config.backbone].sequential:
+        others = ", ".join(name for name, kind in BACKBONES.items() if not kind.sequential)
+        raise ConfigError(f"{method.name} does not work with {config.backbone}, which reads sequences; use {others}.")
 
 
-def device_methods(
-    config: RunConfig, settings: Mapping[str, Scalar], backbone: Backbone
-) -> tuple[Personalization, ...]:
+def _sides(config: RunConfig) -> list[tuple[str, type[Personalization], type[Options]]]:
+    """Name, class and settings of a run's device sides, the plug-in first."""
+    of_run = [lookup(PLUG_INS, "personalization", config.personalization), METHODS[config.strategy]]
+    return [(m.name, class_at(m.device), m.options) for m in of_run if m is not None and m.device is not None]
+
+
+def check_order(settings: Settings, in_time: bool) -> None:
+    """Refuse a model or method that reads what came after what, where rows stand in an order that means nothing.
+
+    Args:
+        in_time: whether histories are in the order of time.
+    Raises:
+        ConfigError: they are not, and something reads their order.
+    """
+    config = settings.run
+    if in_time:
+        return
+    counts = lookup(METHODS, "strategy", config.strategy).kind == "sums"  # and trains no model
+    if not counts and lookup(BACKBONES, "backbone", config.backbone).reads_order:
+        raise ConfigError(no_order(config.backbone, config, "use a backbone that reads no order, such as mf"))
+    for name, side, options in _sides(config):
+        if side.reads_order(settings.of(options)):
+            raise ConfigError(no_order(name, config, side.without_order))
+
+
+def device_methods(settings: Settings, backbone: Backbone) -> tuple[Personalization, ...]:
     """The methods of a run, in the order in which they stand between travelling arrays and the backbone.
 
     Raises:
         ConfigError: as `check_combination`, or a method's setting cannot be used.
     """
+    config = settings.run
     check_combination(config)
-    classes = [PERSONALIZATIONS[config.personalization], DEVICE_SIDES.get(config.strategy)]
-    return tuple(cls(backbone, config, own(settings, cls.options_class)) for cls in classes if cls is not None)
+    if METHODS[config.strategy].kind == "sums":
+        return ()
+    return tuple(side(backbone, config, settings.of(options)) for _, side, options in _sides(config))

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.config import Options, RunConfig
+from bouquet.methods.ace import ACEOptions
+from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import (
     GLOBAL,
     PERSONAL,
@@ -28,15 +30,14 @@ from client_app.personalization.base import (
     Working,
 )
 from client_app.personalization.fed3cr import centres, turned
-from client_app.personalization.transfer import TransferNetwork, TransferOptions
 from models import Backbone
 
 
 class AdaptiveEnhancement(Personalization):
     """The item table that a method works with is the common one, turned by a matrix made for the user."""
 
-    options_class = TransferOptions
-    options: TransferOptions
+    options: ACEOptions
+    reads_history = True
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from bouquet.arrays import Arrays, Specs
 from bouquet.config import Options, RunConfig
-from bouquet.ragged import Ragged
-from bouquet.randomness import Words
+from bouquet.packed import by_entry
+from bouquet.ragged import Ragged, positions
+from bouquet.randomness import Draws, Words
 from models import Backbone
 
 Tensors = Mapping[str, Tensor]
@@ -59,6 +60,11 @@ class Given:
             reported=self.reported | ({name} if reported else set()),
         )
 
+    def take(self, users: NDArray[np.int64]) -> Given:
+        """What some of the users have."""
+        own, anchors = ({n: v[users] for n, v in arrays.items()} for arrays in (self.own, self.anchors))
+        return replace(self, own=own, anchors=anchors)
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -77,6 +83,28 @@ class Changes:
     by_item: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     dense: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     loss: NDArray[np.floating] = field(default_factory=lambda: np.zeros(0))
+
+    def take(self, places: NDArray[np.int64]) -> Changes:
+        """The changes of some of the users, by their places here."""
+        lengths = self.rows.lengths[places]
+        at = np.repeat(self.rows.indptr[places], lengths) + positions(lengths)
+        return Changes(
+            users=self.users[places],
+            rows=Ragged.from_lengths(lengths, self.rows.values[at]),
+            by_item={name: values[at] for name, values in self.by_item.items()},
+            dense={name: values[places] for name, values in self.dense.items()},
+            loss=self.loss[places],
+        )
+
+    def finite(self) -> NDArray[np.bool_]:
+        """[c] whether all that training changed of a user is finite."""
+        fit = np.ones(len(self.users), dtype=bool)
+        for values in self.dense.values():
+            fit &= by_entry(np.isfinite(values))
+        for values in self.by_item.values():
+            if not np.isfinite(values.sum()):  # quicker, and finite for all but numbers that are nearly too large
+                fit[self.rows.row_of_value[~by_entry(np.isfinite(values))]] = False
+        return fit
 
 
 @dataclass(frozen=True)
@@ -139,7 +167,8 @@ class Working:
     Attributes:
         items: [k, R] item of each row; meaningless where `valid` is False.
         valid: [k, R] padding is False.
-        positive: [k, R] 1 where the item is one of the user's training positives, else 0.
+        positive: [k, R] 1 where the item is one of the user's training positives, else 0; when items are scored, one
+            that may be read.
         outside: name -> [k] squared Frobenius norm of the rows that are not worked on, of the arrays in `norms_of`.
         round: the server round, starting from 1.
     """
@@ -157,7 +186,9 @@ class Personalization:
     Args:
         backbone: the model.
         config: settings that every run has.
-        options: the method's own settings, an instance of its `options_class`.
+        options: the method's own settings, an instance of its manifest's `options`.
+    Raises:
+        ConfigError: they do not go together.
 
     Attributes:
         shared, private: the arrays that the method adds to those of the backbone.
@@ -171,9 +202,12 @@ class Personalization:
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
         tuning: how the device fine-tunes what it recommends with; None: it does not.
         needs_validation: `validation_reports` is asked for.
+        without_order: what to do where the method reads the order of histories, and they have none.
+        reads_history: what the backbone sees depends on which items are the user's: in training on all training items,
+            of which a sequence may have only the newest as samples.
+        only_sum: the backbone sees the sum of the common item table and `PERSONAL`, and nothing else is minimised.
     """
 
-    options_class: type[Options] = Options
     kept: frozenset[str] = frozenset()
     replaced: frozenset[str] = frozenset()
     tuned: frozenset[str] = frozenset()
@@ -181,13 +215,22 @@ class Personalization:
     norms_of: tuple[str, ...] = ()
     tuning: Tuning | None = None
     needs_validation = False
+    without_order = ""
+    reads_history = False
+    only_sum = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
+        options.check_run(config)
         self.backbone, self.config, self.options = backbone, config, options
         self.shared: Specs = {}
         self.private: Specs = {}
         self.fixed: Specs = {}
         self.rates: Mapping[str, float] = {}
+
+    @classmethod
+    def reads_order(cls, options: Options) -> bool:
+        """Whether the method, with these settings, makes use of the order of a history, which then must be in time."""
+        return False
 
     @property
     def in_loss(self) -> bool:
@@ -249,7 +292,7 @@ class Personalization:
         return None
 
     def reports(
-        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, noise_seed: int
+        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
     ) -> dict[str, NDArray[np.float32]]:
         """What each user tells the server beside its update, by a name that the wire declares: [k, …] each.
 
@@ -257,7 +300,7 @@ class Personalization:
             given: as `start` left it, with `own` after training.
             users: [k] keys.
             positives, negatives: [k] rows of this round's training items.
-            noise_seed: of noise that protects what is reported.
+            draws: of noise that protects what is reported.
         """
         return {}
 
@@ -279,6 +322,6 @@ class Personalization:
         """
         return {}
 
-    def disguise(self, changes: Changes, given: Given, users: Words, round_: int, noise_seed: int) -> Changes:
+    def disguise(self, changes: Changes, given: Given, users: Words, round_: int, draws: Draws) -> Changes:
         """What is uploaded in place of the changes of some of the users."""
         return changes

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Array
 from bouquet.config import Options, RunConfig
-from bouquet.errors import ConfigError
 from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS
 from bouquet.methods.cf_fedsr import CFFedSROptions
 from bouquet.ragged import Ragged, positions
-from bouquet.randomness import Words
+from bouquet.randomness import Draws, Words
 from client_app.personalization.base import Given, Personalization, Tuning
 from models import Backbone
 
@@ -29,23 +28,23 @@ _PERFORMANCE = [METRICS.index(name) for name in ("HR@10", "NDCG@10")]
 class InterestsAndTuning(Personalization):
     """Tells its interests and how well it is served, and fine-tunes the model before use."""
 
-    options_class = CFFedSROptions
     options: CFFedSROptions
+    without_order = "choose users at random: cf-fedsr-selection = false"
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
         chosen = self.options
-        if chosen.cf_fedsr_long_term <= chosen.cf_fedsr_short_term:
-            raise ConfigError(
-                f"cf-fedsr-long-term must be above cf-fedsr-short-term, and {chosen.cf_fedsr_long_term} is not above "
-                f"{chosen.cf_fedsr_short_term}."
-            )
         if chosen.cf_fedsr_tuning_epochs and chosen.cf_fedsr_gamma:
             self.tuning = Tuning(chosen.cf_fedsr_tuning_epochs, chosen.cf_fedsr_gamma)
         self.needs_validation = chosen.cf_fedsr_fair
 
+    @classmethod
+    def reads_order(cls, options: Options) -> bool:
+        """Interests are those of the newest items, and only the selection of users asks for them."""
+        return isinstance(options, CFFedSROptions) and options.cf_fedsr_selection
+
     def reports(
-        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, noise_seed: int
+        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
     ) -> dict[str, Array]:
         return self.evaluation_reports(given, positives)
 

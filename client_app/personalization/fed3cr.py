@@ -15,34 +15,20 @@ catalogue. `ace` has the enhancement alone, for other methods.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from bouquet.arrays import ArraySpec
 from bouquet.config import Options, RunConfig
+from bouquet.methods.fed3cr import Fed3CROptions
+from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import PERSONAL, Batch, Personalization, Pull, Tensors, Working
-from client_app.personalization.transfer import TransferNetwork, TransferOptions
 from models import Backbone
 
 ENHANCED, OWN, CENTRE = "fed3cr/enhanced", "fed3cr/own", "fed3cr/enhanced prototype"
 
 # Rows shorter than this have no direction.
 _TINY = 1e-8
-
-
-def prototype(table: Tensor, positives: Tensor) -> Tensor:
-    """The mean row of a user's items (eq. 10).
-
-    Args:
-        table: [m, d].
-        positives: [p] rows of the user's training items, at least one.
-    Returns:
-        [d].
-    """
-    return table[positives].mean(dim=0)
 
 
 def consistency_loss(
@@ -73,28 +59,9 @@ def complementarity_loss(enhanced: Tensor, personal: Tensor, literal_scale: bool
     return _complementarity(enhanced[None], personal[None], items)[0]
 
 
-class Fed3CROptions(TransferOptions):
-    """What a device makes of the consensus, and the weights of the two constraints."""
-
-    fed3cr_enhancement: Literal["ace", "consensus", "unified", "none"] = Field(
-        "ace",
-        description="How the consensus is enhanced: by a matrix made for each user (ace), by one matrix for all users "
-        "(consensus transfer), by one matrix for both tables (unified transfer), or not at all.",
-    )
-    fed3cr_beta_a: float = Field(0.1, ge=0, description="Weight β_a of the consistency of rankings (eq. 19).")
-    fed3cr_beta_o: float = Field(0.1, ge=0, description="Weight β_o of the orthogonality of the views (eq. 19).")
-    literal_scale: bool = Field(
-        False, description="Orthogonality summed over all items, as printed, instead of their mean."
-    )
-    personal_learning_rate: float = Field(
-        0.0, ge=0, description="Local learning rate of a user's own item table; 0: the same as learning-rate."
-    )
-
-
 class EnhancedConsensus(Personalization):
     """Each user adds a table of its own to a consensus that it has turned its way."""
 
-    options_class = Fed3CROptions
     options: Fed3CROptions
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
@@ -102,8 +69,8 @@ class EnhancedConsensus(Personalization):
         self.table = next(name for name, spec in backbone.shared.items() if spec.by_item)
         spec, size = backbone.shared[self.table], config.embedding_size
         self.private = {PERSONAL: ArraySpec(spec.shape, spec.init, spec.scale, by_item=True)}
-        rate = self.options.transfer_learning_rate or config.learning_rate
-        self.rates = {PERSONAL: self.options.personal_learning_rate or config.learning_rate}
+        rate = self.options.ace_learning_rate or config.learning_rate
+        self.rates = {PERSONAL: self.options.fed3cr_personal_learning_rate or config.learning_rate}
         self.network: TransferNetwork | None = None
         if self.options.fed3cr_enhancement == "ace":
             self.network = TransferNetwork(size, self.options, config.learning_rate)
@@ -112,6 +79,11 @@ class EnhancedConsensus(Personalization):
             # The departure from the identity, so that decay and averages pull towards doing nothing.
             self.shared = {"transfer_matrix": ArraySpec((size, size), "zeros")}
         self.rates |= dict.fromkeys(self.shared, rate)
+
+    @property
+    def reads_history(self) -> bool:  # type: ignore[override]
+        """Only the matrix that is made for a user is made from its prototypes."""
+        return self.network is not None
 
     @property
     def whole_table(self) -> bool:  # type: ignore[override]
@@ -148,7 +120,7 @@ class EnhancedConsensus(Personalization):
     def _items(self, working: Working, like: Tensor) -> Tensor:
         """[k] what E is divided by; all rows are worked on."""
         items = working.valid.sum(dim=1).to(like).clamp(min=1)
-        return torch.ones_like(items) if self.options.literal_scale else items
+        return torch.ones_like(items) if self.options.fed3cr_literal_scale else items
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
         """One pass over the tables for each loss; the transfer network by backpropagation of one row per user."""

@@ -20,9 +20,10 @@ from torch import Tensor
 from bouquet.arrays import Array, ArraySpec, exchanged
 from bouquet.config import Options, RunConfig
 from bouquet.errors import WireError
+from bouquet.methods import only_embeddings
 from bouquet.methods.fedca import FedCAOptions, interpolate
 from bouquet.ragged import Ragged
-from bouquet.randomness import Purpose, Words, laplace, streams
+from bouquet.randomness import Draws, Purpose, Words, laplace
 from client_app.personalization.base import Batch, Changes, Given, OwnArrays, Personalization, Tensors, Working
 from client_app.training.compiler import row_kernels
 from models import Backbone
@@ -34,12 +35,11 @@ _GRAM_VALUES = 2**24
 class MixedTable(Personalization):
     """Each user trains a model of its own, which starts between its last one and the one mixed for it."""
 
-    options_class = FedCAOptions
     options: FedCAOptions
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
-        self.mixed = exchanged(backbone.shared, config.only_embeddings)
+        self.mixed = exchanged(backbone.shared, only_embeddings(config))
         self.fixed = {f"aggregate/{name}": spec for name, spec in self.mixed.items()}
         if self.options.fedca_rho == 0:
             self.replaced = frozenset(self.mixed)
@@ -58,7 +58,7 @@ class MixedTable(Personalization):
             mixed = interpolate(given.own.get(name, aggregate), aggregate, self.options.fedca_rho)
             mixed[first] = aggregate[first]
             given = given.with_own(name, mixed, reported=True)
-        if self.options.fedca_proximal > 0 or self.options.ldp_delta > 0:
+        if self.options.fedca_proximal > 0 or self.options.fedca_ldp_delta > 0:
             # What lies in a message cannot be written to, and torch takes no such memory.
             given = replace(given, anchors={f"aggregate/{name}": personal[name].copy() for name in self.mixed})
         return given
@@ -76,7 +76,7 @@ class MixedTable(Personalization):
         return self.options.fedca_proximal * sum(total[1:], start=total[0])
 
     def reports(
-        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, noise_seed: int
+        self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
     ) -> dict[str, Array]:
         options = self.options
         if options.fedca_beta == 0:
@@ -92,26 +92,27 @@ class MixedTable(Personalization):
             features = right_singular_vectors(table, positives, options.fedca_k)
             if options.fedca_complementarity == "left":
                 features = left_singular_vectors(table, positives, features)
-        if options.ldp_delta_features > 0:
-            stream = streams(noise_seed, users, round_, Purpose.FEATURE_NOISE)
-            noise = laplace(stream, features[0].size, options.ldp_delta_features)
-            features = features + noise.reshape(features.shape)
+        if options.fedca_ldp_delta_features > 0:
+            for user, hidden in zip(users, features, strict=True):
+                stream = draws.noise(user, round_, Purpose.FEATURE_NOISE, hidden)
+                hidden += laplace(stream, hidden.size, options.fedca_ldp_delta_features).reshape(hidden.shape)
         return {"features": features.astype(np.float32)}
 
-    def disguise(self, changes: Changes, given: Given, users: Words, round_: int, noise_seed: int) -> Changes:
+    def disguise(self, changes: Changes, given: Given, users: Words, round_: int, draws: Draws) -> Changes:
         """With noise the whole table goes up, as its distance from the aggregate that the server knows.
 
         The distance from where training started would tell the server, by its zeros, what was touched.
         """
-        delta = self.options.ldp_delta
+        delta = self.options.fedca_ldp_delta
         if delta == 0:
             return changes
         members, m = changes.users, next(spec.shape[0] for spec in self.backbone.shared.values() if spec.by_item)
         by_item, dense = {}, {}
         for place, (name, spec) in enumerate(sorted(self.mixed.items())):
             values = given.own[name][members] - given.anchors[f"aggregate/{name}"][members]
-            stream = streams(noise_seed + place, users[members], round_, Purpose.NOISE)
-            values = (values + laplace(stream, spec.size, delta).reshape(values.shape)).astype(np.float32)
+            for user, hidden in zip(users[members], values, strict=True):
+                stream = draws.noise(user, round_, Purpose.NOISE, hidden, place)
+                hidden[:] = hidden + laplace(stream, spec.size, delta).reshape(hidden.shape)
             if spec.by_item:
                 by_item[name] = values.reshape(-1, *spec.shape[1:])
             else:

@@ -29,7 +29,6 @@ _LEAST_NORM = 1e-12
 class Decorrelation(Personalization):
     """Keeps the columns of a large table from saying all the same."""
 
-    options_class = HeteFedRecOptions
     options: HeteFedRecOptions
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:

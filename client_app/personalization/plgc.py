@@ -9,24 +9,23 @@
     loss            eq. 22         L = L_base + λ L_eRR
 
 A user that trains for the first time starts from V^l = V^g. μ says which table converges faster and is a constant of
-the gradient, unless `learn-through-mu` is on. Projector and predictor are d → d → d each, with batch statistics; they
-have no biases, because the statistics of the next layer would take every bias out again.
+the gradient, unless `plgc-learn-through-mu` is on. Projector and predictor are d → d → d each, with batch statistics;
+they have no biases, because the statistics of the next layer would take every bias out again.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from bouquet.arrays import ArraySpec
 from bouquet.config import Options, RunConfig
+from bouquet.methods.plgc import PLGCOptions
 from client_app.personalization.base import (
     GLOBAL,
     Batch,
@@ -38,7 +37,7 @@ from client_app.personalization.base import (
     Working,
 )
 from client_app.personalization.plgc_alternatives import ALTERNATIVES
-from client_app.personalization.redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
+from client_app.personalization.plgc_redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
 from models import Backbone
 
 
@@ -74,28 +73,9 @@ def _share(local: Tensor, global_: Tensor) -> Tensor:
     return torch.where(total > 0, local / torch.where(total > 0, total, 1), 0.5)
 
 
-class PLGCOptions(Options):
-    """How local and global item table are mixed, and what keeps their dimensions apart."""
-
-    plgc_mixing: Literal["ntk", "half", "local"] = Field(
-        "ntk",
-        description="The table that the model sees: mixed by traces (ntk), half and half, or the local one alone.",
-    )
-    learn_through_mu: bool = Field(False, description="Let the gradient flow through the mixing coefficient μ.")
-    plgc_redundancy: Literal["err", "au", "duorec", "feddecorr", "none"] = Field(
-        "err", description="The loss beside the base method's: redundancy reduction, an alternative to it, or none."
-    )
-    plgc_lambda: float = Field(0.1, ge=0, description="Weight λ of that loss (eq. 22).")
-    plgc_kappa: float = Field(0.005, ge=0, description="Weight κ of correlations between dimensions (eq. 19).")
-    plgc_learning_rate: float = Field(
-        0.0, ge=0, description="Local learning rate of the local item table; 0: the same as learning-rate."
-    )
-
-
 class LocalGlobalCollaboration(Personalization):
     """Each user has an item table of its own and sees it mixed with the common one."""
 
-    options_class = PLGCOptions
     options: PLGCOptions
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
@@ -146,7 +126,7 @@ class LocalGlobalCollaboration(Personalization):
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
         """The gradient of V^p passes to V^l with the factor μ; that of eRR is written down in `redundancy`."""
         options = self.options
-        if options.learn_through_mu or options.plgc_redundancy not in ("err", "none"):
+        if options.plgc_learn_through_mu or options.plgc_redundancy not in ("err", "none"):
             return None
         local, common = arrays[self.table], arrays[GLOBAL]
         seen, share = arrays, torch.ones(len(local), 1, 1, dtype=local.dtype, device=local.device)
@@ -170,7 +150,7 @@ class LocalGlobalCollaboration(Personalization):
         """[k] μ of each user over the whole tables: the rows that are worked on, and the others (eq. 15)."""
         if self.options.plgc_mixing == "half":
             return torch.full((len(local),), 0.5, dtype=local.dtype, device=local.device)
-        if not self.options.learn_through_mu:
+        if not self.options.plgc_learn_through_mu:
             local, common = local.detach(), common.detach()
         traces = [
             table.square().sum(dim=(1, 2)) + working.outside[name]

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from client_app.personalization.redundancy import correlated
+from client_app.personalization.plgc_redundancy import correlated
 
 # Wang and Isola's exponent of the Gaussian potential; the temperature of a contrastive softmax.
 POTENTIAL, TEMPERATURE = 2.0, 1.0

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
-from bouquet.randomness import Purpose, streams
-from client_app.personalization.additive import AdditiveTable
+from bouquet.randomness import Purpose
 from client_app.personalization.base import PERSONAL, Changes
 from client_app.training.compiled_ncf import fits_ncf, train_ncf
 from client_app.training.compiler import kernels, ncf_kernels, row_kernels
@@ -28,7 +27,6 @@ from client_app.training.denormals import flushed_denormals
 from client_app.training.stacked import train_stacked
 from client_app.training.task import LocalTask
 from client_app.training.threads import spread
-from models import MatrixFactorization
 
 # Tables of the users of one block, in bytes: small enough to stay in the last-level cache of small machines.
 BLOCK_BYTES = 16 * 2**20
@@ -36,7 +34,7 @@ BLOCK_BYTES = 16 * 2**20
 
 def fits(task: LocalTask) -> bool:
     """Whether the kernels compute this task: matrix factorisation of one table, and no weight decay under Adam."""
-    if not isinstance(task.backbone, MatrixFactorization):
+    if task.backbone.kernel != "mf":
         return False
     if task.personalizations:
         return is_sum(task)
@@ -45,11 +43,10 @@ def fits(task: LocalTask) -> bool:
 
 def is_sum(task: LocalTask) -> bool:
     """Whether a common table and the users' own are trained as their sum: FedRAP's, without its two terms."""
-    match task.personalizations:
-        case (AdditiveTable() as method,):
-            plain = task.options.optimizer == "sgd" and task.options.weight_decay == 0
-            return method.only_sum and plain and "item_embedding" in task.shared
-    return False
+    if len(task.personalizations) != 1 or not task.personalizations[0].only_sum:
+        return False
+    plain = task.options.optimizer == "sgd" and task.options.weight_decay == 0
+    return plain and "item_embedding" in task.shared
 
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
@@ -120,7 +117,7 @@ class _Block:
             self.positives.lengths,
             self.place,
             vectors,
-            streams(task.seed, task.users[users], task.round, Purpose.BATCH_ORDER),
+            task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
             task.options.local_epochs,
             task.options.batch_size,
             task.options.optimizer == "adam",

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
-from bouquet.randomness import Purpose, streams
+from bouquet.randomness import Purpose
 from client_app.personalization.base import Changes
 from client_app.training.denormals import flushed_denormals
 from client_app.training.task import LocalTask
@@ -34,7 +34,7 @@ def fits_ncf(task: LocalTask) -> bool:
     """Whether the kernels compute this task: touched rows only, and everything trained."""
     backbone = task.backbone
     arrays = {*backbone.shared, *backbone.private}
-    plain = isinstance(backbone, NeuralCollaborativeFiltering) and not task.personalizations
+    plain = backbone.kernel == "ncf" and not task.personalizations
     return plain and task.options.weight_decay == 0 and arrays == set(task.trained)
 
 
@@ -127,7 +127,7 @@ def _train_block(
         np.array([task.rate(name) for name in layout.names], task.dtype),
         np.array([task.decay(name) for name in layout.names], task.dtype),
         task.dtype(task.rate(_ITEMS)),
-        streams(task.seed, task.users[users], task.round, Purpose.BATCH_ORDER),
+        task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
         options.local_epochs,
         options.batch_size,
         options.optimizer == "adam",

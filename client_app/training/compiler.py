@@ -10,10 +10,12 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from bouquet.files import write_atomically
 
@@ -41,10 +43,33 @@ def redundancy_kernels() -> ModuleType | None:
     return _load("kernels_redundancy")
 
 
+def in_use() -> list[tuple[str, str, list[Any]]]:
+    """Functions that were called in this process: module, name, and the types that they were called with."""
+    return [
+        (name, function, list(value.signatures))
+        for name in sorted(_loaded)
+        for function, value in vars(_load(name)).items()
+        if getattr(value, "signatures", None)
+    ]
+
+
+def load(functions: Iterable[tuple[str, str, Sequence[Any]]]) -> None:
+    """Have what `in_use` gave in another process ready in this one."""
+    for name, function, signatures in functions:
+        if module := _load(name):
+            for signature in signatures:
+                getattr(module, function).compile(signature)
+
+
+# Names of the modules that `_load` has found.
+_loaded: set[str] = set()
+
+
 @cache
 def _load(name: str) -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
+    _loaded.add(name)
     return importlib.import_module(f"{_package()}.{name}")
 
 

@@ -12,12 +12,12 @@ from client_app.personalization.base import Batch, Changes
 from client_app.training.objective import losses, working_rows
 from client_app.training.sequences import newest, sequence_batch
 from client_app.training.task import LocalTask, batch_order
-from models import SequenceBackbone
+from models import is_sequential
 
 
 def train_loop(task: LocalTask) -> Iterator[Changes]:
     """Train the users one after another; yields one `Changes` per user."""
-    if isinstance(task.backbone, SequenceBackbone):
+    if is_sequential(task.backbone):
         task = newest(task)
     items = task.items()
     for user in range(len(task.users)):
@@ -72,7 +72,7 @@ def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
 
 def _batches(task: LocalTask, user: int, rows: np.ndarray, epoch: int) -> Iterator[Batch]:
     """The steps of an epoch."""
-    if isinstance(task.backbone, SequenceBackbone):
+    if is_sequential(task.backbone):
         own_rows = Ragged.from_lengths([len(rows)], rows)
         batch = sequence_batch(task, np.array([user]), own_rows, epoch, torch.device("cpu"))
         if float(batch.size):
@@ -82,7 +82,7 @@ def _batches(task: LocalTask, user: int, rows: np.ndarray, epoch: int) -> Iterat
     index, labels = _samples(task, user, rows)
     order = np.arange(len(index))
     if len(order) > size:
-        order = batch_order(task.users[user : user + 1], np.array([len(order)]), task.seed, task.round, epoch, size)
+        order = batch_order(task.users[user : user + 1], np.array([len(order)]), task.draws, task.round, epoch, size)
     for begin in range(0, len(order), size):
         these = torch.from_numpy(order[begin : begin + size])
         positive = labels[these][None]

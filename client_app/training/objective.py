@@ -12,7 +12,7 @@ from bouquet.ragged import Ragged, positions
 from client_app.personalization.base import Batch, Tensors, Working
 from client_app.training.sequences import SequenceBatch
 from client_app.training.task import LocalTask
-from models import HISTORY, SequenceBackbone
+from models import HISTORY, is_sequential
 
 
 def losses(task: LocalTask, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensor, Tensor]:
@@ -29,7 +29,7 @@ def losses(task: LocalTask, arrays: Tensors, batch: Batch, working: Working) -> 
     backbone = task.backbone
     private = {name: seen[name] for name in backbone.private}
     if isinstance(batch, SequenceBatch):
-        assert isinstance(backbone, SequenceBackbone)
+        assert is_sequential(backbone)
         logits = batch.logits(backbone, {name: seen[name] for name in backbone.shared})
     elif backbone.reads_history:
         # All rows: a history is whole, whatever part of it is in the batch.
@@ -71,8 +71,8 @@ def working_rows(task: LocalTask, users: NDArray[np.int64], rows: Ragged, device
     items[owner, place] = rows.values
     valid = np.arange(width) < rows.lengths[:, None]
     liked = np.zeros((len(users), task.num_items), dtype=bool)
-    positives = task.positives.take(users)
-    liked[positives.row_of_value, positives.values] = True
+    all_liked = (task.positives if task.liked is None else task.liked).take(users)
+    liked[all_liked.row_of_value, all_liked.values] = True
     positive = np.take_along_axis(liked, items, axis=1) & valid
     outside = {
         name: torch.from_numpy(task.norms_outside(name, users, rows).astype(task.dtype)).to(device)

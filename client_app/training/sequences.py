@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.ragged import Ragged, positions
-from bouquet.randomness import Purpose, Words, draw, streams, uniforms
+from bouquet.randomness import Purpose, Streams, draw, uniforms
 from client_app.personalization.base import Batch, Tensors
 from client_app.training.task import LocalTask
-from models import SequenceBackbone
+from models import SequenceBackbone, is_sequential
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Dropout:
     """
 
     share: float
-    streams: Words
+    streams: Streams
     counter: int
 
     def __call__(self, values: Tensor, site: int) -> Tensor:
@@ -73,15 +73,20 @@ def newest(task: LocalTask) -> LocalTask:
     """The task with what its sequences are made of: the newest L + 1 items and the negatives of all but the first.
 
     Negatives are drawn for one positive after another, so those of the newest are the last ones. A user with a single
-    item has nothing to predict and gets nothing.
+    item has nothing to predict and gets nothing. What methods read of all that a user likes stays whole.
     """
-    assert isinstance(task.backbone, SequenceBackbone)
+    assert is_sequential(task.backbone)
     lengths = task.positives.lengths
     used = np.minimum(lengths, task.backbone.settings.max_length + 1)
     used[used < 2] = 0
     per_positive = task.negatives.lengths // np.maximum(lengths, 1)
     negatives = per_positive * np.maximum(used - 1, 0)
-    return replace(task, positives=last(task.positives, used), negatives=last(task.negatives, negatives))
+    return replace(
+        task,
+        positives=last(task.positives, used),
+        negatives=last(task.negatives, negatives),
+        liked=last(task.positives, np.where(used > 0, lengths, 0)),
+    )
 
 
 def last(rows: Ragged, counts: NDArray[np.int64]) -> Ragged:
@@ -106,7 +111,7 @@ def sequence_batch(
         rows: [c] the items whose rows they work on, ascending.
     """
     backbone = task.backbone
-    assert isinstance(backbone, SequenceBackbone)
+    assert is_sequential(backbone)
     positives, negatives = task.positives.take(users), task.negatives.take(users)
     inputs = np.maximum(positives.lengths - 1, 0)
     length = int(inputs.max(initial=0))
@@ -132,7 +137,7 @@ def sequence_batch(
     def tensor(values: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(values).to(device)
 
-    stream = streams(task.seed, task.users[users], task.round, Purpose.DROPOUT)
+    stream = task.draws.streams(task.users[users], task.round, Purpose.DROPOUT)
     return SequenceBatch(
         positive=tensor(positive.reshape(len(users), -1)),
         negative=tensor(negative.reshape(len(users), -1)),

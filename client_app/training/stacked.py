@@ -24,7 +24,7 @@ from client_app.personalization.base import Batch, Changes, Tensors, Working
 from client_app.training.objective import losses, sample_losses, working_rows
 from client_app.training.sequences import newest, samples_of, sequence_batch
 from client_app.training.task import LocalTask, batch_order
-from models import HISTORY, SequenceBackbone
+from models import HISTORY, is_sequential
 
 # Chunks that fit the second-level cache are fastest; see benchmarks.
 CHUNK_VALUES = 250_000
@@ -36,7 +36,7 @@ SEQUENCE_CHUNK_VALUES = 4_000_000
 
 def train_stacked(task: LocalTask) -> Iterator[Changes]:
     """Train chunks of users of like size; yields one `Changes` per chunk."""
-    sequential = isinstance(task.backbone, SequenceBackbone)
+    sequential = is_sequential(task.backbone)
     if sequential:
         task = newest(task)
     items = task.items()
@@ -136,7 +136,7 @@ class Chunk:
             cost as much as the gradient.
         """
         found = torch.zeros(len(self.users), dtype=torch.float64)
-        if isinstance(self.task.backbone, SequenceBackbone):
+        if is_sequential(self.task.backbone):
             return self._step_by_autograd(arrays, weights, step, batch, working)
         backbone, methods = self.task.backbone, self.task.personalizations
         seen: Tensors = arrays
@@ -195,7 +195,7 @@ class Chunk:
             yield self._whole
             return
         keys = self.task.users[self.users]
-        place = batch_order(keys, self.sample_lengths, self.task.seed, self.task.round, epoch, size)
+        place = batch_order(keys, self.sample_lengths, self.task.draws, self.task.round, epoch, size)
         sample = np.repeat(self.sample_start, self.sample_lengths) + place
         batch = positions(self.sample_lengths) // size
         for step in range(steps):

@@ -5,8 +5,9 @@ Every user u of a node minimises, over its own private arrays and its own copy o
     L_u = (1/N) Σ_{(i, y)} BCE(r̂_ui, y) + penalties of the run's personalizations
 
 where the samples (i, y) are the user's training positives (y = 1) and this round's negatives (y = 0), in
-batches of B samples, E times. Only rows of items among the samples can change, so only these are worked on;
-with weight decay, or with a loss that reads the whole table, every row is.
+batches of B samples, E times. Only rows of items among the samples can change, and those of all that a user likes
+where a method reads them, so only these are worked on; with weight decay, or with a loss that reads the whole table,
+every row is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays, Specs
 from bouquet.config import TrainingOptions
 from bouquet.ragged import Ragged, positions
-from bouquet.randomness import Purpose, Words, draw, streams
+from bouquet.randomness import Draws, Purpose, Words, draw
 from client_app.personalization.base import Changes, Personalization
 from client_app.training.compiler import kernels
 from models import Backbone
@@ -38,7 +39,8 @@ class LocalTask:
         backbone: the model.
         options: epochs, batch size, optimiser, rates.
         users: [k] user keys.
-        round, seed: of the run; with the user they key every draw.
+        round: of the run; with the user it keys every draw.
+        draws: where they come from.
         positives, negatives: [k] rows of items.
         shared: arrays that all users start from, in their declared shapes; not changed, their changes are reported.
         private: arrays of each user [k, …], **updated in place**.
@@ -46,13 +48,14 @@ class LocalTask:
         frozen, anchors: arrays that losses read and nobody trains: common ones, and ones of each user [k, …].
         personalizations: what stands between the trained arrays and the backbone, in this order.
         dtype: of the computation; the oracle runs in float64.
+        liked: [k] rows of all training items, where `positives` are only the newest of them; None: they are all.
     """
 
     backbone: Backbone
     options: TrainingOptions
     users: Words
     round: int
-    seed: int
+    draws: Draws
     positives: Ragged
     negatives: Ragged
     shared: Arrays
@@ -62,6 +65,7 @@ class LocalTask:
     anchors: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
     personalizations: tuple[Personalization, ...] = ()
     dtype: type[np.floating] = np.float32
+    liked: Ragged | None = None
 
     @cached_property
     def trained(self) -> list[str]:
@@ -119,12 +123,15 @@ class LocalTask:
         if self.whole_table:
             k, m = len(self.users), self.num_items
             return Ragged.from_lengths(np.full(k, m), np.tile(np.arange(m, dtype=np.int32), k))
+        sources = [self.positives, self.negatives]
+        if self.liked is not None and any(method.reads_history for method in self.personalizations):
+            sources.append(self.liked)
         block = max(1, _CELLS // self.num_items)
         lengths, values = [], []
         for start in range(0, len(self.users), block):
             users = slice(start, start + block)
             marks = np.zeros((len(self.users[users]), self.num_items), dtype=bool)
-            for rows in (self.positives, self.negatives):
+            for rows in sources:
                 part = rows.between(users)
                 marks[part.row_of_value, part.values] = True
             lengths.append(marks.sum(axis=1))
@@ -166,17 +173,18 @@ Backend = Callable[[LocalTask], Iterator[Changes]]
 
 
 def batch_order(
-    users: Words, lengths: NDArray[np.int64], seed: int, round_: int, epoch: int, batch_size: int
+    users: Words, lengths: NDArray[np.int64], draws: Draws, round_: int, epoch: int, batch_size: int
 ) -> NDArray[np.int64]:
     """A keyed random order of each user's samples in one epoch, fixed up to the order within a batch.
 
     Args:
         users: [k] keys.
         lengths: [k] number of samples of each user.
+        draws: the run's seed, or the node's secret.
     Returns:
         [sum(lengths)] positions within each user's samples, one user after another.
     """
-    stream = streams(seed, users, round_, Purpose.BATCH_ORDER)
+    stream = draws.seeds(users, round_, Purpose.BATCH_ORDER)
     if (code := kernels()) is not None:
         order = np.empty(int(lengths.sum()), np.int64)
         code.batch_orders(stream, np.concatenate([[0], np.cumsum(lengths)]), epoch, batch_size, order)

@@ -22,8 +22,9 @@ def read_sequences(folder: Path) -> RawData:
 def read_five_core(folder: Path) -> RawData:
     """`train.txt`, `valid.txt` and `test.txt` (user, item, unix time; tabs) as one history.
 
-    Times are whole days, and rows of one day keep the order training, validation, test. Items are named by their ASIN
-    from `imap.json` (ASIN to number), the only name that there is.
+    Times are whole days. Within a day the files ascend by item number, so that the published test item is the larger
+    number of two of one day: which of them is last is drawn anew, and for such users differs from the published split.
+    Items are named by their ASIN from `imap.json` (ASIN to number), the only name that there is.
     """
     rows = layout("\t", user="whole", item="whole", time="number")
     parts = [read_table(require(folder, name), rows) for name in ("train.txt", "valid.txt", "test.txt")]

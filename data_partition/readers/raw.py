@@ -13,7 +13,8 @@ class RawData:
     """The rows of a data set, in the order of its files.
 
     Attributes:
-        table: columns `user` and `item` (whole numbers or text) and, where the set has times, `time`.
+        table: columns `user` and `item` (whole numbers or text), `time` where the set has times, and `held_out` (truth
+            values) where it was published with a split: whether the row is one of its test.
         in_order: without times, whether a user's rows are oldest first all the same.
         titles: raw item id to title.
     """

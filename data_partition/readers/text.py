@@ -133,6 +133,30 @@ def read_table(path: Path, layout: Layout) -> pd.DataFrame:
     return table[[column.name for column in layout.columns]]
 
 
+def read_lists(path: Path) -> pd.DataFrame:
+    """One row, `user` and `item`, for each item of lines `user item item …`; a user may have none.
+
+    Raises:
+        DataError: the file is empty or damaged, or a line is broken (with its number).
+    """
+    users: list[int] = []
+    items: list[int] = []
+    lines = 0
+    with opened(path) as file:
+        for number, fields in _lines(file, path, BLANKS):
+            lines += 1
+            for name, field in zip(("user", *["item"] * (len(fields) - 1)), fields, strict=True):
+                if not (field.isascii() and field.isdigit()):
+                    digits = f"must be a whole number of digits alone, got '{_shorten(field)}'"
+                    raise DataError(f"{path.name}, line {number}: {name} {_problem(field, 'whole') or digits}")
+            user, *of_user = map(int, fields)
+            users += [user] * len(of_user)
+            items += of_user
+    if not lines:
+        raise DataError(f"{path.name} is empty.")
+    return pd.DataFrame({"user": np.array(users, np.int64), "item": np.array(items, np.int64)})
+
+
 def _parse(file: BinaryIO, layout: Layout) -> pd.DataFrame:
     # One column more than there should be: what it holds is what is too much.
     names = [f"_{i}" for i in range(len(layout.names) + 1)]

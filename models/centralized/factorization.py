@@ -64,6 +64,7 @@ class _Factorization(ABC):
         self.parameters = parameters or self.defaults
         self.epochs_trained = 0
         """Epochs behind the current weights: the best epoch after early stopping."""
+        self.chosen: dict[str, float] = {}
         self._weights: tuple[Tensor, Tensor, Tensor] | None = None
 
     @staticmethod
@@ -152,6 +153,7 @@ class _Factorization(ABC):
             if waited >= chosen.patience:
                 break
         self.epochs_trained = best_epoch
+        self.chosen = {"epochs": best_epoch}
         with torch.no_grad():
             for weight, kept in zip(weights, best_weights, strict=True):
                 weight.copy_(kept)

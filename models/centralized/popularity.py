@@ -21,6 +21,7 @@ class Popularity:
 
     def __init__(self, parameters: PopularityParameters | None = None) -> None:
         self.parameters = parameters or PopularityParameters()
+        self.chosen: dict[str, float] = {}
         self._counts: Scores | None = None
 
     def fit(self, train: sparse.csr_matrix, *, seed: int = 0, validation_score: ValidationScore | None = None) -> Self:

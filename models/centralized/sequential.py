@@ -9,7 +9,7 @@ with honest negatives (see `negatives`), drawn anew in each epoch, and Adam.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from bouquet.config import ModelOptions
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Purpose, generator
 from models.centralized.base import Scores, ValidationScore, binary, fitted
+from models.centralized.choosing import climb
 from models.centralized.negatives import NegativeSampler
 from models.gru4rec import GRU4Rec
 from models.sasrec import SASRec
@@ -48,6 +49,7 @@ class SequentialParameters:
         evaluate_every: epochs between two validation scores.
         patience: validation scores without a new best before training stops.
         init_scale: standard deviation of the initial embeddings.
+        dropouts: ascending, `dropout` among them; validation chooses one. Empty: nothing is chosen.
     """
 
     embedding_size: int = 50
@@ -60,6 +62,7 @@ class SequentialParameters:
     evaluate_every: int = 3
     patience: int = 2
     init_scale: float = 0.1
+    dropouts: tuple[float, ...] = ()
 
 
 class SequentialModel:
@@ -72,6 +75,10 @@ class SequentialModel:
         self.parameters = parameters or SequentialParameters()
         self.epochs_trained = 0
         """Epochs behind the current weights: the best epoch after early stopping."""
+        self.chosen: dict[str, float] = {}
+        """The epochs, and the dropout, where validation chose them."""
+        self.best_score = -np.inf
+        """What the validation score was then."""
         self._weights: dict[str, Tensor] | None = None
 
     def fit(
@@ -86,6 +93,8 @@ class SequentialModel:
             validation_score: asked every few epochs; training then stops early and the best epoch is kept.
         """
         chosen = self.parameters
+        if validation_score is not None and chosen.dropouts:
+            return self._choose_dropout(train, num_items, seed, validation_score)
         model = ModelOptions(embedding_size=chosen.embedding_size, init_scale=chosen.init_scale)
         own = SequenceOptions(max_length=chosen.max_length, dropout=chosen.dropout)
         self._backbone = self.backbone_class(num_items, model, own)
@@ -113,6 +122,19 @@ class SequentialModel:
             torch.set_num_threads(threads)
         if validation_score is not None and np.isfinite(best):
             self._weights, self.epochs_trained = kept, best_epoch
+            self.chosen, self.best_score = {"epochs": best_epoch}, best
+        return self
+
+    def _choose_dropout(self, train: Ragged, num_items: int, seed: int, validation_score: ValidationScore) -> Self:
+        chosen, made = self.parameters, dict[float, Self]()
+
+        def value(dropout: float) -> float:
+            made[dropout] = type(self)(replace(chosen, dropout=dropout, dropouts=()))
+            return made[dropout].fit(train, num_items, seed=seed, validation_score=validation_score).best_score
+
+        best = made[climb(chosen.dropouts, chosen.dropouts.index(chosen.dropout), value)]
+        self._backbone, self._weights, self.epochs_trained = best._backbone, best._weights, best.epochs_trained
+        self.best_score, self.chosen = best.best_score, {**best.chosen, "dropout": best.parameters.dropout}
         return self
 
     def scores_after(self, histories: Ragged) -> Scores:
@@ -120,7 +142,7 @@ class SequentialModel:
         weights, parts = fitted(self._weights, self.name), []
         for start in range(0, len(histories), _READ_USERS):
             part = histories.between(slice(start, min(start + _READ_USERS, len(histories))))
-            items, lengths = _padded(part, self.parameters.max_length)
+            items, lengths = padded(part, self.parameters.max_length)
             with torch.inference_mode():
                 embedded = rows_of(weights["item_embedding"], items)
                 state = self._backbone.read(weights, embedded, lengths.clamp(min=1))
@@ -137,13 +159,13 @@ class SequentialModel:
         order = generator(seed, epoch, Purpose.BATCH_ORDER, self.name).permutation(users)
         for start in range(0, len(order), chosen.batch_users):
             batch = train.take(order[start : start + chosen.batch_users])
-            items, lengths = _padded(batch, chosen.max_length + 1)
+            items, lengths = padded(batch, chosen.max_length + 1)
             owners = np.repeat(order[start : start + chosen.batch_users], items.shape[1] - 1)
             drawn = sampler.draw(owners, chosen.negatives, draws).reshape(len(batch), -1, chosen.negatives)
             candidates = torch.cat([items[:, 1:, None], torch.from_numpy(drawn.astype(np.int64))], dim=2)
             valid = torch.arange(items.shape[1] - 1) < (lengths - 1).unsqueeze(1)
             logits = self._backbone.next_logits(
-                weights, items[:, :-1], candidates, lambda values, site: _dropped(values, chosen.dropout, source)
+                weights, items[:, :-1], candidates, lambda values, site: dropped(values, chosen.dropout, source)
             )
             losses = torch.cat([softplus(-logits[..., :1]), softplus(logits[..., 1:])], dim=2)
             optimizer.zero_grad()
@@ -168,7 +190,7 @@ class CentralSASRec(SequentialModel):
     backbone_class = SASRec
 
 
-def _padded(histories: Ragged, most: int) -> tuple[Tensor, Tensor]:
+def padded(histories: Ragged, most: int) -> tuple[Tensor, Tensor]:
     """The newest items of each row, padded at the end: [k, L] and their numbers [k]."""
     lengths: NDArray[np.int64] = np.minimum(histories.lengths, most)
     items = np.zeros((len(histories), int(lengths.max(initial=1))), dtype=np.int64)
@@ -177,6 +199,7 @@ def _padded(histories: Ragged, most: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(items), torch.from_numpy(lengths)
 
 
-def _dropped(values: Tensor, share: float, source: torch.Generator) -> Tensor:
+def dropped(values: Tensor, share: float, source: torch.Generator) -> Tensor:
+    """A share of the values at zero, the others larger by as much."""
     kept = torch.rand(values.shape, generator=source) >= share
     return values * kept / (1 - share)

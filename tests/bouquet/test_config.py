@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
-from bouquet.cli.settings import option_classes, parse_pairs, resolve, validate
-from bouquet.config import RunConfig, check, defaults, own
+from bouquet.config import ModelOptions, RunConfig, check, defaults, own, parsed
 from bouquet.errors import ConfigError
+from bouquet.experiments.settings import option_classes, parse_pairs, resolve, validate
 from tests.conftest import REPOSITORY
 
 
@@ -22,7 +22,7 @@ from tests.conftest import REPOSITORY
         ({"learning-rate": float("nan")}, "'learning-rate' must be a number, not nan."),
         ({"fraction-train": 2.0}, "'fraction-train' must be a number less than or equal to 1, not 2.0."),
         ({"split": "leave-two-out"}, "'split' cannot be 'leave-two-out'. Did you mean 'leave-one-out'? "
-                                     "Allowed: leave-one-out, ratio."),
+                                     "Allowed: leave-one-out, ratio, published."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(settings, sentence):
@@ -87,3 +87,20 @@ def test_every_setting_says_what_it_is():
         for name, field in part.model_fields.items():
             assert field.description, f"{part.__name__}.{name} has no description"
             assert len(field.description) > 15
+
+
+def test_a_configuration_is_parsed_once_and_types_count():
+    assert parsed({"seed": 1}) is parsed({"seed": 1})
+    assert parsed({"seed": 1}).of(ModelOptions) is parsed({"seed": 1}).of(ModelOptions)
+    with pytest.raises(ConfigError, match="'seed' must be a whole number"):
+        parsed({"seed": 1.0})
+    with pytest.raises(ConfigError, match="'seed' must be a whole number"):
+        parsed({"seed": True})
+
+
+def test_old_keys_are_refused_with_the_new_ones():
+    with pytest.raises(ConfigError, match=r"no setting 'ldp-delta'\. It is now 'fedca-ldp-delta'\."):
+        validate({"ldp-delta": 0.1})
+    both = "'fed3cr-personal-learning-rate' or 'fedrap-personal-learning-rate'"
+    with pytest.raises(ConfigError, match=rf"no setting 'personal-learning-rate'\. It is now {both}\."):
+        validate({"personal-learning-rate": 0.1})

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
+from bouquet.arrays import ArraySpec
 from bouquet.errors import WireError
-from bouquet.records import pack, read_personal, unpack
+from bouquet.packed import PackedRows, by_entry
+from bouquet.records import Report, pack, read_personal, unpack
+from bouquet.wire import EvaluateReply, TrainReply
 
 EXAMPLES = {
     "table": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
@@ -55,3 +58,35 @@ def test_damaged_personal_arrays_are_refused(data):
     record = ArrayRecord({"table": Array("float32", (2, 3, 4), "numpy.ndarray", data)})
     with pytest.raises(WireError, match="array 'table' cannot be read"):
         read_personal(RecordDict({"personal": record}), 2)
+
+
+@pytest.mark.parametrize("users", [0, 1, 3])
+def test_users_who_change_no_row_reply_like_all_others(users):
+    """A user with a single training item has nothing to predict for a sequence model."""
+    keys = np.arange(users, dtype=np.uint64)
+    nothing = PackedRows(np.zeros(users + 1, np.int64), np.zeros(0, np.int32), np.zeros((0, 4), np.float32))
+    interests = np.zeros((users, 8), np.float32)
+    sent = TrainReply(
+        users=keys,
+        loss=np.full(users, np.nan, np.float32),
+        upload_bytes=np.zeros(users, np.int64),
+        rows={"item_embedding": nothing},
+        reports={"representation": interests},
+    )
+    specs = {"item_embedding": ArraySpec((30, 4), by_item=True)}
+    came = TrainReply.decode(sent.encode(), keys, specs, "rows", {"representation": Report((8,), 0.0, 0.0)})
+    np.testing.assert_array_equal(came.rows["item_embedding"].values, nothing.values, strict=True)
+    if users:  # nobody tells nothing
+        np.testing.assert_array_equal(came.reports["representation"], interests, strict=True)
+
+
+def test_a_node_may_evaluate_nobody():
+    sent = EvaluateReply(np.zeros(0, np.uint64), np.zeros((0, 2, 2, 10), np.float32))
+    assert EvaluateReply.decode(sent.encode(), sent.users).metrics.shape == (0, 2, 2, 10)
+
+
+def test_entries_are_judged_one_by_one_and_nothing_is_good():
+    good = np.array([[[True, True], [True, False]], [[True, True], [True, True]]])
+    assert by_entry(good).tolist() == [False, True]
+    for shape in ((0,), (0, 3), (0, 3, 2), (2, 0)):
+        assert by_entry(np.zeros(shape, bool)).tolist() == [True] * shape[0]

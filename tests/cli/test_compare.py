@@ -7,8 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from bouquet.cli.compare import figure, paired_tests, probability
 from bouquet.errors import DataError
+from bouquet.experiments.comparison import paired_tests
+from bouquet.experiments.figures import figure, probability
 from bouquet.reporting.run_directory import RunDirectory
 
 
@@ -35,6 +36,7 @@ def test_runs_side_by_side(small_table, bouquet):
         "MRR",
     )
     assert ended.status == 0
+    assert "test-history known." in ended.out
     quality, cost, tests = ended.out.split("\n\n")[2::2]
     assert "paper, LEAKY" in quality.splitlines()[2]
     assert "honest" in quality.splitlines()[1]
@@ -44,6 +46,23 @@ def test_runs_side_by_side(small_table, bouquet):
     assert len(tests.splitlines()) == 3
     assert "Difference to run 1 in MRR (full)" in ended.out
     assert "adjusted for 2 tests" in ended.out
+
+
+def test_fairness_is_shown_for_both_candidate_sets_of_older_runs_too(runs, bouquet):
+    """A summary from before there was a figure among sampled candidates, which the users' own metrics have."""
+    folder = runs("fedavg/seed-0")
+    directory = RunDirectory(folder)
+    summary = directory.read_summary()
+    sampled = summary["fairness"].pop("sampled-99")
+    directory.write_summary(summary)
+    ended = bouquet("compare", folder)
+    assert ended.status == 0, ended.err
+    heading, row = ended.out.split("\n\n")[4].splitlines()
+    assert heading.split("seconds per round")[1].split("  ")[1:] == [
+        *("of HR@10", "of NDCG@10", "of HR@10 of 100", "of NDCG@10 of 100")
+    ]
+    variances = [*summary["fairness"]["variance_of"].values(), *sampled["variance_of"].values()]
+    assert row.split()[-4:] == [figure(variance) for variance in variances]
 
 
 def test_a_run_does_not_differ_from_itself(runs, bouquet):
@@ -66,6 +85,10 @@ def test_runs_are_matched_by_user_and_not_by_place(runs, bouquet):
     [
         (("split-seed = 0", "split-seed = 1"), "'split-seed' is 1 in the one and 0 in the other."),
         (("min-interactions = 60", "min-interactions = 5"), "'min-interactions' is 5 in the one and 60 in the other."),
+        (
+            ('test-history = "known"', 'test-history = "training"'),
+            "'test-history' is 'training' in the one and 'known' in the other.",
+        ),
         (
             ('dataset = "synthetic"', 'dataset = "ml-1m"'),
             "'dataset' is 'ml-1m' in the one and 'synthetic' in the other.",

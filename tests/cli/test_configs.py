@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bouquet.cli.settings import resolve
+from bouquet.experiments.settings import resolve
 from tests.conftest import REPOSITORY
 
 CONFIGS = sorted((REPOSITORY / "configs").glob("*.toml"))

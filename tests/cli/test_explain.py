@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bouquet.cli.explain import allowed, settings
-from bouquet.cli.settings import option_classes
 from bouquet.config import defaults
+from bouquet.experiments.settings import option_classes
 
 
 def setting(key):
@@ -55,7 +55,7 @@ def test_a_methods_own_setting_names_the_methods():
         ("fraction-train", "a number, above 0, at most 1"),
         ("num-server-rounds", "a whole number, at least 1"),
         ("data-dir", "text"),
-        ("split", "leave-one-out, ratio"),
+        ("split", "leave-one-out, ratio, published"),
     ],
 )
 def test_allowed_values(key, words):

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from bouquet.cli.table import State, state_of
-from bouquet.cli.table_file import cells_of, read_table_file
 from bouquet.errors import ConfigError
 from bouquet.evaluation import holm, paired_test
+from bouquet.experiments.figures import figure
+from bouquet.experiments.table_file import cells_of, read_table_file
 from bouquet.reporting.run_directory import RunDirectory
 from tests.cli.conftest import SMALL_TABLE, finish, start
 from tests.conftest import REPOSITORY
@@ -143,9 +144,9 @@ def test_unfinished_cells(small_table, tmp_path):
 
 
 def test_a_failing_cell_stops_the_table_and_finished_ones_stay(tmp_path, bouquet):
-    """One user per node, and fewer nodes than users; the centralised row before does not care."""
+    """Nodes of a simulation have no secret; the centralized row before does not care."""
     (tmp_path / "table.toml").write_text(SMALL_TABLE)
-    arguments = ("--out", tmp_path / "out", "--engine", "local", "-c", 'partition="one-per-node"')
+    arguments = ("--out", tmp_path / "out", "--engine", "local", "-c", "secret-draws=true")
     ended = bouquet("table", tmp_path / "table.toml", *arguments)
     assert ended.status == 2
     assert ended.err.startswith("Cell fedavg, seed 0: ")
@@ -200,6 +201,20 @@ def test_groups_and_collapse_have_columns_where_a_method_knows_them(tmp_path):
     by_group = " / ".join(f"{group['test']['NDCG@20']:.4f}".removeprefix("0") for group in summary["groups"])
     assert cells[3][-3:-1] == [by_group, f"{summary['singular_variance']:.3g}"]
     assert cells[3][3] == f"{summary['test']['full']['NDCG@20']:.4f}".removeprefix("0")
+
+
+def test_fairness_has_a_column_for_each_candidate_set(copied, bouquet):
+    file, out = copied
+    with_fairness = Path(file).read_text().replace("seeds = [0, 1]", 'seeds = [0, 1]\nextra = ["fairness"]')
+    Path(file).write_text(with_fairness)
+    ended = bouquet("table", file, "--out", out)
+    assert ended.status == 0, ended.err
+    cells = [[c.strip() for c in line.split("|")] for line in (out / "table.md").read_text().splitlines()]
+    heading = next(line for line in cells if len(line) > 1)
+    assert heading[-3:-1] == ["variance over users, full", "variance over users, sampled-99"]
+    runs = [RunDirectory(out / "cells" / "fedavg" / f"seed-{seed}").read_summary()["fairness"] for seed in (0, 1)]
+    full, sampled = (np.mean([run["variance"] for run in of]) for of in (runs, [run["sampled-99"] for run in runs]))
+    assert next(line for line in cells if line[1:2] == ["FedAvg"])[-3:-1] == [figure(full), figure(sampled)]
 
 
 def test_a_second_table_in_the_same_folder_is_refused(copied, bouquet):
@@ -260,6 +275,7 @@ def test_what_a_reader_must_not_overlook_is_said(small_table):
     assert any(line.startswith("| FedAvg  ") for line in rows)
     assert "Printed figures of Most popular items: a paper, Table 2." in text
     assert "users with fewer than 60 items are left out" in text
+    assert "have read all that is known by then, the validation item too." in text
     assert "bouquet table table.toml --out out\n" in text
 
 
@@ -294,14 +310,19 @@ def test_a_table_to_choose_by_shows_validation(copied, bouquet):
         ('against = "fedavg"', 'against = "fedca"', "There is no row 'fedca'."),
         ('name = "fedavg-paper"', 'name = "fedavg"', "There are two rows 'fedavg'."),
         ('name = "fedavg-paper"', 'name = "../x"', "'name' in row 3 cannot be '../x'"),
-        ('centralized = "popularity"', 'centralized = "popular"', "There is no centralised model 'popular'."),
-        ('label = "Most popular items"', "settings = {split-seed = 1}", "row 'popularity' is centralised"),
+        ('centralized = "popularity"', 'centralized = "popular"', "There is no centralized model 'popular'."),
+        ('label = "Most popular items"', "settings = {split-seed = 1}", "row 'popularity' is centralized"),
         ("num-server-rounds", "num-server-round", "There is no setting 'num-server-round'."),
         ("evaluate-every = 1", "seed = 1", "'seed' is set by the table for every cell; leave it out."),
         (
             "settings = {train",
             "settings = {split-seed = 1, train",
             "'split-seed' is 0 in row 'popularity' and 1 in row",
+        ),
+        (
+            "settings = {train",
+            'settings = {test-history = "training", train',
+            "'test-history' is 'known' in row 'popularity' and 'training' in row",
         ),
         ('label = "FedAvg"\n', 'config = "absent.toml"\n', "There is no configuration file"),
     ],
@@ -335,3 +356,27 @@ def test_settings_go_over_one_another(tmp_path):
 def test_tables_of_the_project_are_sound(path, tmp_path):
     cells = cells_of(read_table_file(path), path.parent, tmp_path, ['data-dir="/data"'])
     assert {cell.settings["data-dir"] for cell in cells} == {"/data"}
+
+
+def test_what_validation_chose_is_said_below_the_table(tmp_path, bouquet):
+    text = SMALL_TABLE.replace('name = "popularity"', 'name = "mf"').replace('= "popularity"', '= "mf-bce"')
+    text = text.replace('label = "Most popular items"', 'label = "MF"')
+    text = text[: text.index('[[rows]]\nname = "fedavg"')].replace('against = "fedavg"\n', "")
+    ease = '[[rows]]\nname = "ease"\nlabel = "EASE"\ncentralized = "ease"\n'
+    (tmp_path / "table.toml").write_text(text + ease)
+    out = tmp_path / "out"
+    ended = bouquet("table", tmp_path / "table.toml", "--out", out, "--engine", "local")
+    assert ended.status == 0, ended.err
+    chosen = {
+        path.parent.parent.name + path.parent.name[-2:]: json.loads(path.read_text())["chosen"]
+        for path in out.glob("cells/*/*/summary.json")
+    }
+    assert set(chosen) == {"mf-0", "mf-1", "ease-0"}
+    epochs = [f"{chosen[name]['epochs']}" for name in ("mf-0", "mf-1")]
+    epochs = epochs[:1] if epochs[0] == epochs[1] else epochs
+    sentence = (
+        "Chosen by NDCG@10 (full) on the validation items, of at most 2,000 users drawn at random: "
+        f"MF (not federated): epochs {' / '.join(epochs)}; "
+        f"EASE (not federated): regularization {chosen['ease-0']['regularization']:g}."
+    )
+    assert sentence in (out / "table.md").read_text()

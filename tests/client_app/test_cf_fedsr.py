@@ -6,17 +6,18 @@ import pytest
 from bouquet.arrays import initial_shared
 from bouquet.config import RunConfig
 from bouquet.errors import ConfigError
+from bouquet.methods import only_embeddings
 from bouquet.methods.cf_fedsr import CFFedSROptions
 from bouquet.ragged import Ragged
-from client_app.host import host_of
+from client_app.node.host import host_of
+from client_app.node.scoring import scorer
+from client_app.node.tasks import after, backend_of, local_task, tune
 from client_app.personalization.base import Given, Tuning
 from client_app.personalization.cf_fedsr import InterestsAndTuning, interests
-from client_app.scoring import scorer
-from client_app.using import after, backend_of, local_task, rank, tune
 from models import BACKBONES
 from tests.runs.helpers import small_settings
 
-MODELS = ["gru4rec", "mf", "ncf", "sasrec"]
+MODELS = ["gru4rec", "lightgcn", "mf", "ncf", "sasrec"]
 
 
 def test_interests_by_hand():
@@ -49,7 +50,7 @@ def hosted(tmp_path, backbone, **changes):
     changes = {"learning_rate": 1.0, "user_learning_rate": 0.0, "init_scale": 0.5, "dropout": 0.0} | changes
     settings = small_settings(tmp_path, strategy="cf-fedsr", backbone=backbone, **changes)
     host = host_of(settings, {"partition-id": 0, "num-partitions": 1})
-    travels = ["item_embedding"] if host.config.only_embeddings else list(host.backbone.shared)
+    travels = ["item_embedding"] if only_embeddings(host.config) else list(host.backbone.shared)
     everything = initial_shared(host.backbone.shared, 0)
     positions = np.array([3, 0, 7, 12, 30, 31])
     random = np.random.default_rng(0)
@@ -104,26 +105,3 @@ def test_gamma_lies_between_the_global_and_the_local_model(tmp_path, backbone, e
     changes = list(backend_of(options)(local_task(host, trained, positions, 2, options)))
     _, rows = after(trained, changes, len(positions))
     np.testing.assert_allclose(local, rows.values["item_embedding"], atol=1e-6)
-
-
-@pytest.mark.parametrize("backbone", ["gru4rec", "sasrec"])
-def test_at_test_the_validation_item_has_been_read(tmp_path, backbone):
-    """The ranks of the validation item come from the training items, those of the test item from all before it."""
-    host, given, positions = hosted(tmp_path, backbone)
-    histories = host.histories
-    train = histories.train.take(positions)
-    longer = Ragged.from_lengths(
-        train.lengths + 1,
-        np.concatenate([[*train.row(k), *histories.validation.row(p)] for k, p in enumerate(positions)]),
-    )
-    found = rank(host, given, positions, 1)
-    for part, read in (("validation", train), ("test", longer)):
-        scores = scorer(host.backbone, host.methods, given, train, 1, histories=read)(np.arange(len(positions)))
-        held_out = getattr(histories, part).take(positions)
-        for user, position in enumerate(positions):
-            known = set(train.row(user)) | (set(histories.validation.row(position)) if part == "test" else set())
-            candidates = [item for item in range(histories.num_items) if item not in known]
-            (own,) = scores[user, held_out.row(user)]
-            best = 1 + sum(scores[user, item] > own for item in candidates)
-            reciprocal = found[user, ["validation", "test"].index(part), 0, -1]
-            assert reciprocal == pytest.approx(1 / best)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.personalization.base import PERSONAL
-from client_app.personalization.fed3cr import complementarity_loss, consistency_loss, prototype
+from client_app.personalization.base import PERSONAL, Working
+from client_app.personalization.fed3cr import centres, complementarity_loss, consistency_loss
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
 
@@ -16,8 +16,11 @@ ROWS = torch.stack([E1, E2])
 
 
 def test_a_prototype_is_the_mean_of_the_users_rows():
+    """Of two users: one with rows 0 and 2, and one with none, whose prototype is zero."""
     table = torch.tensor([[1.0, 2.0], [50.0, 50.0], [3.0, 6.0]])
-    assert prototype(table, torch.tensor([0, 2])).tolist() == [2.0, 4.0]
+    positive = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    working = Working(torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool), positive, {}, 1)
+    assert centres(torch.stack([table, table]), working).tolist() == [[2.0, 4.0], [0.0, 0.0]]
 
 
 def test_consistency_of_equal_views_is_the_entropy_of_the_ranking():

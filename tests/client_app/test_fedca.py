@@ -8,7 +8,7 @@ from bouquet.config import ModelOptions, RunConfig
 from bouquet.errors import WireError
 from bouquet.methods.fedca import FedCAOptions
 from bouquet.ragged import Ragged
-from bouquet.randomness import laplace, streams, user_keys
+from bouquet.randomness import SeededDraws, laplace, streams, user_keys
 from client_app.personalization import fedca
 from client_app.personalization.base import Changes, Given
 from client_app.personalization.fedca import (
@@ -160,31 +160,31 @@ def vars_of(task):
 
 def test_noise_hides_what_was_touched():
     """One row changed; what goes up has noise of the wanted scale on every row, and no zeros."""
-    device = method(num_items=400, size=8, ldp_delta=0.2)
+    device = method(num_items=400, size=8, fedca_ldp_delta=0.2)
     aggregate = np.zeros((1, 400, 8), np.float32)
     own = aggregate.copy()
     own[0, 7] = 1.0
     given = Given({}, {"item_embedding": own}, anchors={"aggregate/item_embedding": aggregate})
     changes = Changes(np.array([0]), Ragged.from_lengths([1], [7]), {"item_embedding": np.ones((1, 8), np.float32)})
-    sent = device.disguise(changes, given, USERS[:1], 3, noise_seed=5)
+    sent = device.disguise(changes, given, USERS[:1], 3, draws=SeededDraws(5))
     assert sent.rows.lengths.tolist() == [400]
     noise = sent.by_item["item_embedding"] - own[0]
     assert (noise != 0).all()
     # The mean of |x| of Laplace's distribution is its scale; 3,200 draws give it to about 2 %.
     assert np.abs(noise).mean() == pytest.approx(0.2, rel=0.1)
-    again = device.disguise(changes, given, USERS[:1], 3, noise_seed=5)
+    again = device.disguise(changes, given, USERS[:1], 3, draws=SeededDraws(5))
     np.testing.assert_array_equal(again.by_item["item_embedding"], sent.by_item["item_embedding"])
-    other = device.disguise(changes, given, USERS[:1], 4, noise_seed=5)
+    other = device.disguise(changes, given, USERS[:1], 4, draws=SeededDraws(5))
     assert (other.by_item["item_embedding"] != sent.by_item["item_embedding"]).all()
-    assert device.disguise(changes, given, USERS[:1], 3, 5).loss is changes.loss
+    assert device.disguise(changes, given, USERS[:1], 3, SeededDraws(5)).loss is changes.loss
 
 
 def test_features_are_noised_too():
     made = make_task(lengths=[5, 9], personal=True)
     given = Given({}, {"item_embedding": made.private["item_embedding"].astype(np.float32)})
-    arguments = (given, made.users, made.positives, made.negatives, 1, 0)
+    arguments = (given, made.users, made.positives, made.negatives, 1, SeededDraws(0))
     plain = method(num_items=NUM_ITEMS, size=4).reports(*arguments)["features"]
-    noisy = method(num_items=NUM_ITEMS, size=4, ldp_delta_features=0.1).reports(*arguments)["features"]
+    noisy = method(num_items=NUM_ITEMS, size=4, fedca_ldp_delta_features=0.1).reports(*arguments)["features"]
     assert plain.shape == noisy.shape == (2, 4, 4)
     assert 0.03 < np.abs(plain - noisy).mean() < 0.3
     assert method(num_items=NUM_ITEMS, size=4, fedca_beta=0.0).reports(*arguments) == {}

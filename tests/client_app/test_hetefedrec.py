@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from bouquet.arrays import initial_private, initial_shared
-from bouquet.cli.settings import option_classes
-from bouquet.config import RunConfig, defaults, own
+from bouquet.config import defaults, parsed
 from bouquet.errors import ConfigError, WireError
+from bouquet.experiments.settings import option_classes
 from bouquet.ragged import Ragged
-from bouquet.randomness import user_keys
+from bouquet.randomness import SeededDraws, user_keys
 from bouquet.wire import TrainRequest
-from client_app.groups import Prefixes, models_of, split
+from client_app.node.groups import Prefixes, models_of, split
 from client_app.personalization.hetefedrec import decorrelation, decorrelation_slope
-from client_app.state import PrivateState
+from client_app.state.private import PrivateState
 from client_app.training import LocalTask, stacked
 from tests.client_app.test_personalizations import NUM_ITEMS, SIZES, outcome
 
@@ -32,14 +32,14 @@ def settings(**changes):
 
 def models(**changes):
     flat = settings(**changes)
-    return models_of(own(flat, RunConfig), flat, NUM_ITEMS)
+    return models_of(parsed(flat), NUM_ITEMS)
 
 
 def task_of(group, seed=0, **changes):
     """What users of one group train, from arrays that are away from their start."""
     flat = settings(**changes)
-    config = own(flat, RunConfig)
-    model = models_of(config, flat, NUM_ITEMS)[group]
+    config = parsed(flat).run
+    model = models_of(parsed(flat), NUM_ITEMS)[group]
     random, lengths = np.random.default_rng(seed), np.array(SIZES)
     users = user_keys([str(i) for i in range(len(lengths))])
     shared = initial_shared(model.shared, seed)
@@ -52,7 +52,7 @@ def task_of(group, seed=0, **changes):
         options=config,
         users=users,
         round=3,
-        seed=seed,
+        draws=SeededDraws(seed),
         positives=Ragged.from_lengths(lengths, np.concatenate(drawn)),
         negatives=Ragged.from_lengths(2 * lengths, random.integers(NUM_ITEMS // 2, NUM_ITEMS, 2 * lengths.sum())),
         shared=shared,
@@ -204,19 +204,19 @@ def test_who_moves_up_goes_on_with_what_it_has_learned(tmp_path):
 
     state = PrivateState(tmp_path / "state", "series", users, specs, fresh)
     small, large = Prefixes(state, sizes[0].backbone.private), Prefixes(state, specs)
-    here, before = np.array([0]), np.array([False])
-    started = small.read(here, 1, before)["user_embedding"]
+    here, none, one, two = np.array([0]), np.array([0]), np.array([1]), np.array([2])
+    started = small.read(here, none)["user_embedding"]
     np.testing.assert_array_equal(started, fresh("user_embedding", here)[:, :2])
     learned = np.array([[7.0, 8.0]], np.float32)
-    small.write(here, 1, 0, {"user_embedding": learned})
+    small.write(here, 1, none, none, {"user_embedding": learned})
     state.commit()
-    grown = large.read(here, 2, ~before)["user_embedding"]
+    grown = large.read(here, one)["user_embedding"]
     np.testing.assert_array_equal(grown[:, :2], learned)
     np.testing.assert_array_equal(grown[:, 2:], fresh("user_embedding", here)[:, 2:])
-    large.write(here, 2, 0, {"user_embedding": grown + 1})
+    large.write(here, 2, one, none, {"user_embedding": grown + 1})
     state.commit()
-    np.testing.assert_array_equal(large.read(here, 3, ~before)["user_embedding"], grown + 1)
-    np.testing.assert_array_equal(large.read(np.array([1]), 3, before)["user_embedding"], fresh("user_embedding", [1]))
+    np.testing.assert_array_equal(large.read(here, two)["user_embedding"], grown + 1)
+    np.testing.assert_array_equal(large.read(np.array([1]), none)["user_embedding"], fresh("user_embedding", [1]))
 
 
 def request(groups, came):
@@ -224,7 +224,8 @@ def request(groups, came):
     shared = {f"{g}/{name}": np.zeros(spec.shape, np.float32) for g in came for name, spec in specs[g].items()}
     users = user_keys([str(n) for n in range(len(groups))])
     personal = {"group": np.array(groups, dtype=np.int64)}
-    whole = TrainRequest("series", 1, 0, users, np.zeros(len(groups), bool), shared, personal)
+    none = np.zeros(len(groups), np.int64)
+    whole = TrainRequest("series", 1, users, none, none, shared, personal, weights=np.ones(len(groups)))
     return whole, specs
 
 
@@ -254,7 +255,7 @@ def test_a_group_without_its_arrays_is_refused():
     [
         ({"hetefedrec_sizes": "8,8,32"}, "must rise"),
         ({"hetefedrec_sizes": "8,16"}, "makes 3 groups"),
-        ({"backbone": "sasrec"}, "no models of different sizes"),
+        ({"backbone": "sasrec"}, "does not work with"),
         ({"exchange": "embedding"}, "exchange must be 'all'"),
         ({"personalization": "plgc"}, "cannot be combined"),
     ],

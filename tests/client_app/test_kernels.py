@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, TrainingOptions
 from bouquet.ragged import Ragged
-from bouquet.randomness import user_keys
+from bouquet.randomness import SeededDraws, user_keys
 from client_app.personalization.base import PERSONAL
 from client_app.training import BACKENDS, LocalTask, compiled
 from client_app.training.denormals import flushed_denormals
@@ -36,7 +36,7 @@ def task_of(rows, embedding_size=3, dtype=np.float64, **options):
         options=TrainingOptions(**options),
         users=users,
         round=1,
-        seed=3,
+        draws=SeededDraws(3),
         positives=Ragged.from_lengths([len(p) for p, _ in rows], [item for p, _ in rows for item in p]),
         negatives=Ragged.from_lengths([len(n) for _, n in rows], [item for _, n in rows for item in n]),
         shared={"item_embedding": initial_shared(model.shared, 3)["item_embedding"].astype(dtype)},
@@ -75,7 +75,12 @@ def test_weight_decay_in_closed_form(batch_size, personal, early_stop_tolerance)
 @pytest.mark.parametrize("early_stop_tolerance", [0.0, 0.05])
 def test_a_sum_of_two_tables_is_trained_as_one(batch_size, early_stop_tolerance):
     """FedRAP without its two terms, at different rates: what the loop makes of both tables, without torch."""
-    options = {"strategy": "fedrap", "learning_rate": 0.3, "personal_learning_rate": 1.7, "batch_size": batch_size}
+    options = {
+        "strategy": "fedrap",
+        "learning_rate": 0.3,
+        "fedrap_personal_learning_rate": 1.7,
+        "batch_size": batch_size,
+    }
 
     def make():
         return make_method_task(**options, local_epochs=6, early_stop_tolerance=early_stop_tolerance)
@@ -202,7 +207,7 @@ def test_adam_on_samples_that_are_fitted_beyond_precision():
 def test_a_keyed_order_cuts_the_same_batches_as_the_kernel():
     """A positive and a negative in batches of one: two plain steps, in the order that `batch_order` says."""
     task = task_of([([0], [1])], batch_size=1, local_epochs=1, learning_rate=0.5, user_learning_rate=0.5)
-    order = batch_order(task.users, np.array([2]), task.seed, task.round, 0, 1)
+    order = batch_order(task.users, np.array([2]), task.draws, task.round, 0, 1)
     p, table = task.private["user_embedding"][0].copy(), task.shared["item_embedding"].copy()
     for sample in order:
         item, label = (0, 1.0) if sample == 0 else (1, 0.0)

@@ -1,16 +1,23 @@
 """Device-side methods in local training: every backend gives the oracle's numbers, and what is frozen stays frozen."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from bouquet.arrays import initial_private, initial_shared
-from bouquet.cli.settings import option_classes
-from bouquet.config import RunConfig, defaults, own
+from bouquet.config import RunConfig, defaults, own, parsed
+from bouquet.experiments.settings import option_classes
 from bouquet.ragged import Ragged
-from bouquet.randomness import user_keys
+from bouquet.randomness import SeededDraws, user_keys
+from client_app.node.scoring import whole_catalogue
 from client_app.personalization import device_methods
 from client_app.personalization.base import Given
+from client_app.personalization.fed3cr import centres
 from client_app.training import BACKENDS, LocalTask, stacked
+from client_app.training.objective import working_rows
+from client_app.training.sequences import newest
 from models import BACKBONES
 
 NUM_ITEMS = 24
@@ -26,15 +33,16 @@ def make_task(lengths=SIZES, seed=0, dtype=np.float64, round_=3, **changes):
         "user-learning-rate": 0.3,
         "local-epochs": 2,
         "batch-size": 16,
-        "personal-learning-rate": 0.4,
-        "transfer-learning-rate": 0.05,
+        "fedrap-personal-learning-rate": 0.4,
+        "fed3cr-personal-learning-rate": 0.4,
+        "ace-learning-rate": 0.05,
         "ncf-hidden": "6,3",
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }
     config = own(settings, RunConfig)
     cls = BACKBONES[config.backbone]
     backbone = cls(NUM_ITEMS, config, own(settings, cls.options_class))
-    methods = device_methods(config, settings, backbone)
+    methods = device_methods(parsed(settings), backbone)
     random = np.random.default_rng(seed)
     lengths = np.array(lengths)
     users = user_keys([str(i) for i in range(len(lengths))])
@@ -61,7 +69,7 @@ def make_task(lengths=SIZES, seed=0, dtype=np.float64, round_=3, **changes):
         options=config,
         users=users,
         round=round_,
-        seed=seed,
+        draws=SeededDraws(seed),
         positives=Ragged.from_lengths(lengths, np.concatenate(drawn)),
         negatives=Ragged.from_lengths(2 * lengths, random.integers(NUM_ITEMS // 2, NUM_ITEMS, 2 * lengths.sum())),
         shared=given.shared,
@@ -91,18 +99,18 @@ COMBINATIONS = [
     {"strategy": "pfedrec"},
     {"strategy": "fedrap", "fedrap_lambda": 0.3, "fedrap_mu": 0.2},
     {"strategy": "fedrap", "fedrap_lambda": 0.3, "fedrap_schedule": "constant"},
-    {"strategy": "fedrap", "personal_learning_rate": 0.7},
+    {"strategy": "fedrap", "fedrap_personal_learning_rate": 0.7},
     *({"strategy": "fed3cr", "fed3cr_enhancement": kind} for kind in ("ace", "consensus", "unified", "none")),
-    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "transfer_hidden_layers": 1},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "ace_hidden_layers": 1},
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "fed3cr_enhancement": "none"},
-    {"strategy": "fed3cr", "fed3cr_beta_a": 0.7, "fed3cr_beta_o": 0.0, "identity_residual": False},
-    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "literal_scale": True, "fed3cr_beta_o": 0.02},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.7, "fed3cr_beta_o": 0.0, "ace_identity_residual": False},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_literal_scale": True, "fed3cr_beta_o": 0.02},
     *({"strategy": base, "personalization": "ace"} for base in ("fedavg", "pfedrec", "fedrap")),
     *({"strategy": base, "personalization": "plgc"} for base in ("fcf", "pfedrec")),
     {"strategy": "fedrap", "personalization": "plgc", "fedrap_lambda": 0.3, "fedrap_mu": 0.2, "plgc_mixing": "half"},
     {"strategy": "fcf", "personalization": "plgc", "plgc_mixing": "local", "plgc_learning_rate": 0.7},
     {"strategy": "fcf", "personalization": "plgc", "plgc_redundancy": "none"},
-    {"strategy": "fcf", "personalization": "plgc", "learn_through_mu": True},
+    {"strategy": "fcf", "personalization": "plgc", "plgc_learn_through_mu": True},
     *(
         {"strategy": "fcf", "personalization": "plgc", "plgc_redundancy": kind}
         for kind in ("au", "duorec", "feddecorr")
@@ -128,4 +136,51 @@ def test_fast_backends_equal_the_loop(fast, backbone, batch_size, optimizer, com
     expected, found = (outcome(make_task(**options), backend) for backend in ("loop", fast))
     assert any(np.abs(values).max() > 1e-3 for name, values in expected.items() if name.startswith("change"))
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=0, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=tolerance, err_msg=name)
+
+
+PROTOTYPES = [
+    {"strategy": "fed3cr"},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0},
+    *({"strategy": base, "personalization": "ace"} for base in ("fedavg", "pfedrec", "fedrap")),
+]
+
+
+@pytest.mark.parametrize("combination", PROTOTYPES, ids=named)
+@pytest.mark.parametrize("backbone", ["gru4rec", "sasrec"])
+def test_a_prototype_is_the_same_in_training_and_in_use(backbone, combination):
+    """Sequences of at most 2 + 1 items: users with 9, 6 and 5 train on the newest, and like all of them (eq. 10).
+
+    A user with a single item has nothing to predict, so nothing of it is trained.
+    """
+    task = make_task(backbone=backbone, max_length=2, **combination)
+    everybody = np.arange(len(SIZES))
+    using = whole_catalogue(task.backbone, task.personalizations, task.positives, task.round)
+    short = newest(task)
+    assert short.positives.lengths.max() == 3
+    rows = short.items()
+    working = working_rows(short, everybody, rows, torch.device("cpu"))
+    table = torch.from_numpy(np.random.default_rng(0).normal(size=(NUM_ITEMS, 4)))
+    trained = centres(table[working.items], working)
+    used = centres(table.expand(len(SIZES), NUM_ITEMS, 4), replace(using, positive=using.positive.double()))
+    several = np.array(SIZES) > 1
+    np.testing.assert_allclose(trained[several], used[several], rtol=0, atol=1e-12)
+    assert (trained[~several] == 0).all()
+
+
+@pytest.mark.parametrize("combination", PROTOTYPES, ids=named)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("backbone", ["gru4rec", "sasrec"])
+def test_rows_of_old_items_learn_from_what_their_prototype_is_used_for(backbone, optimizer, combination):
+    """The backends agree, and an item that is too old to be a sample still moves, because the prototype has it."""
+    options = {**combination, "backbone": backbone, "optimizer": optimizer, "max_length": 2}
+    tolerance = 1e-10 if optimizer == "sgd" else 1e-6
+    expected, found = (outcome(make_task(**options), backend) for backend in ("loop", "torch"))
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=tolerance, err_msg=name)
+    task = make_task(**options)
+    old = task.positives.row(4)[:-3]
+    assert len(old) == 6
+    moved = [expected[f"change of {name}"] for name in task.changing if task.by_item(name)]
+    moved += [expected[name] - values for name, values in task.private.items() if task.by_item(name)]
+    assert any((np.abs(change[4, old]).max(axis=1) > 0).all() for change in moved)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.personalization import redundancy
-from client_app.personalization.redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
+from client_app.personalization import plgc_redundancy as redundancy
+from client_app.personalization.plgc_redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
 
 STRENGTH, KAPPA = 0.3, 0.05
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bouquet.arrays import initial_shared
-from bouquet.config import ModelOptions, RunConfig, TrainingOptions
+from bouquet.config import ModelOptions, Options, RunConfig, TrainingOptions
 from bouquet.methods.fedca import FedCAOptions
 from bouquet.ragged import Ragged
-from bouquet.randomness import user_keys
+from bouquet.randomness import SeededDraws, user_keys
 from client_app.personalization.base import Batch, Personalization
 from client_app.personalization.fedca import MixedTable
 from client_app.training import BACKENDS, LocalTask, stacked
@@ -47,7 +47,7 @@ def make_task(*, backbone="gru4rec", lengths=SIZES, own="network", dropout=0.3, 
         options=TrainingOptions(**{"learning_rate": 0.2, "local_epochs": 3, **options}),
         users=user_keys([str(i) for i in range(len(lengths))]),
         round=2,
-        seed=0,
+        draws=SeededDraws(0),
         positives=Ragged.from_lengths(lengths, np.concatenate(drawn)),
         negatives=Ragged.from_lengths(2 * lengths, random.integers(NUM_ITEMS // 2, NUM_ITEMS, 2 * lengths.sum())),
         shared=shared,
@@ -136,7 +136,7 @@ def test_personalizations_see_the_entries_of_a_sequence(backbone):
     outcomes = []
     for backend in ("loop", "torch"):
         task = make_task(backbone=backbone)
-        method = HalfTable(task.backbone, RunConfig(), None)
+        method = HalfTable(task.backbone, RunConfig(), Options())
         outcomes.append(outcome(replace(task, personalizations=(method,)), backend))
     assert_equal(outcomes[1], outcomes[0])
     plain = outcome(make_task(backbone=backbone), "loop")
@@ -174,7 +174,7 @@ def echo_task(lengths, positives, negatives, table, **changes):
         options=TrainingOptions(learning_rate=1.0, local_epochs=1),
         users=user_keys([str(i) for i in range(len(lengths))]),
         round=1,
-        seed=0,
+        draws=SeededDraws(0),
         positives=Ragged.from_lengths(lengths, positives),
         negatives=Ragged.from_lengths(np.array(lengths), negatives),
         shared={"item_embedding": table},

@@ -13,8 +13,8 @@ from bouquet.arrays import ArraySpec
 from bouquet.errors import ConfigError, StateError
 from bouquet.randomness import user_keys
 from bouquet.sealing import OVERHEAD, Seal, read_seal
-from client_app.rows import checksum
-from client_app.state import PrivateState
+from client_app.state.private import PrivateState
+from client_app.state.row_files import checksum
 from tests.conftest import REPOSITORY
 
 USERS = user_keys(["ann", "bob", "cid"])
@@ -38,63 +38,88 @@ def version(round_, positions=ALL):
     }
 
 
-def commit(folder, round_, checkpoint_round=0, positions=ALL):
+def of(*versions):
+    """One version for each of three users, or the same for all."""
+    return np.array(versions if len(versions) > 1 else versions * 3)
+
+
+def commit(folder, round_, versions, kept=None, positions=ALL):
     state = opened(folder)
-    state.write(positions, round_, checkpoint_round, version(round_, positions))
+    state.write(positions, round_, versions, kept if kept is not None else 0 * versions, version(round_, positions))
     state.commit()
 
 
-def read(folder, before, trained=True, positions=ALL):
-    return opened(folder).read(positions, before, np.full(len(positions), trained))
+def read(folder, *versions, positions=ALL):
+    return opened(folder).read(positions, of(*versions)[: len(positions)])
+
+
+def assert_read(folder, *versions):
+    """Each user has the version that was asked for."""
+    for name, values in read(folder, *versions).items():
+        for user, round_ in enumerate(of(*versions)):
+            expected = version(round_)[name][user] if round_ else initial(name, [user])[0]
+            np.testing.assert_array_equal(values[user], expected)
 
 
 def test_users_without_a_version_start_from_their_initial_values(tmp_path):
-    assert (read(tmp_path, 1, trained=False)["user_embedding"] == -1).all()
-    commit(tmp_path, 1, positions=np.array([2]))
-    values = read(tmp_path, 2, trained=False)["user_embedding"]
-    assert (values[:2] == -1).all()
-    assert (values[2] == 12).all()
+    assert_read(tmp_path, 0)
+    commit(tmp_path, 1, of(0)[:1], positions=np.array([2]))
+    assert_read(tmp_path, 0, 0, 1)
 
 
-def test_the_newest_version_before_a_round_is_read(tmp_path):
+def test_a_version_that_the_server_goes_on_from_is_read_whatever_came_after(tmp_path):
+    """Round 4's reply was lost for bob, and 5's too: the server still has round 3 of him."""
     for round_ in (1, 2, 3):
-        commit(tmp_path, round_)
-        for name, values in read(tmp_path, round_ + 1).items():
-            np.testing.assert_array_equal(values, version(round_)[name])
+        commit(tmp_path, round_, of(round_ - 1))
+    commit(tmp_path, 4, of(3))
+    assert_read(tmp_path, 4, 3, 4)
+    commit(tmp_path, 5, of(4, 3, 4))
+    assert_read(tmp_path, 5, 3, 5)
+    commit(tmp_path, 6, of(5, 3, 5))
+    assert_read(tmp_path, 6, 6, 6)
+    with pytest.raises(StateError, match=f"{int(USERS[1]):016x} is missing .* goes on from round 5"):
+        read(tmp_path, 6, 5, 6)
 
 
-def test_the_version_of_the_last_checkpoint_stays_until_the_next(tmp_path):
-    """Rounds 1 to 9 with checkpoints after 3 and 6: going back to the last checkpoint is possible at any time."""
-    checkpoint = 0
-    for round_ in range(1, 10):
-        commit(tmp_path, round_, checkpoint)
-        expected = version(checkpoint) if checkpoint else {name: initial(name, ALL) for name in SPECS}
-        for name, values in read(tmp_path, checkpoint + 1, trained=False).items():
-            np.testing.assert_array_equal(values, expected[name])
-        checkpoint = round_ if round_ % 3 == 0 else checkpoint
+@settings(max_examples=40, deadline=None)
+@given(
+    lost=st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=12),
+    every=st.integers(1, 5),
+)
+def test_whatever_is_lost_the_server_can_go_on_and_go_back(tmp_path_factory, lost, every):
+    """After every round: what the server has and what its last checkpoint has are there, to the last value."""
+    folder = tmp_path_factory.mktemp("state")
+    accepted, kept = of(0), of(0)
+    for round_, missing in enumerate(lost, start=1):
+        commit(folder, round_, accepted, kept)
+        accepted = np.where(missing, accepted, round_)
+        assert_read(folder, *accepted)
+        assert_read(folder, *kept)
+        kept = accepted if round_ % every == 0 else kept
 
 
 def test_a_user_that_trains_rarely_keeps_its_version(tmp_path):
-    commit(tmp_path, 1)
+    commit(tmp_path, 1, of(0))
     for round_ in range(2, 9):
-        commit(tmp_path, round_, checkpoint_round=round_ - 1, positions=np.array([0]))
-    values = read(tmp_path, 9)["user_embedding"]
-    assert (values[1] == 11).all()
-    assert (values[0] == 80).all()
+        first = np.array([round_ - 1])
+        commit(tmp_path, round_, first, first, positions=np.array([0]))
+    assert_read(tmp_path, 8, 1, 1)
 
 
 def test_rounds_after_a_resume_replace_what_the_stopped_run_left(tmp_path):
     for round_ in (1, 2, 3, 4):
-        commit(tmp_path, round_, checkpoint_round=2 if round_ > 2 else 0)
-    assert (read(tmp_path, 3)["user_embedding"][0] == 20).all(), "the state of the checkpoint"
-    commit(tmp_path, 3, checkpoint_round=2)
-    assert (read(tmp_path, 9)["user_embedding"][0] == 30).all(), "round 4 of the stopped run must not come back"
+        commit(tmp_path, round_, of(round_ - 1), of(2 if round_ > 2 else 0))
+    assert_read(tmp_path, 2)
+    commit(tmp_path, 3, of(2), of(2))
+    assert_read(tmp_path, 3)
+    with pytest.raises(StateError, match="goes on from round 4"):
+        read(tmp_path, 4)
 
 
 def test_what_was_not_committed_does_not_count(tmp_path):
-    commit(tmp_path, 1)
-    opened(tmp_path).write(ALL, 2, 0, version(2))  # the process dies here
-    np.testing.assert_array_equal(read(tmp_path, 3)["user_embedding"], version(1)["user_embedding"])
+    commit(tmp_path, 1, of(0))
+    opened(tmp_path).write(ALL, 2, of(1), of(0), version(2))  # the process dies here
+    assert_read(tmp_path, 1)
 
 
 def test_lost_state_is_noticed(tmp_path):
@@ -105,7 +130,7 @@ def test_lost_state_is_noticed(tmp_path):
 @pytest.mark.parametrize("name", ["user_embedding.npy", "item_embedding.npy", "index.safetensors"])
 @pytest.mark.parametrize("damage", ["flip", "truncate"])
 def test_damage_is_an_error_that_names_the_file(tmp_path, name, damage):
-    commit(tmp_path, 1)
+    commit(tmp_path, 1, of(0))
     file = tmp_path / name
     content = bytearray(file.read_bytes())
     if damage == "flip":  # a byte of the first user in each of the three slots; in the index, a byte of its JSON
@@ -116,7 +141,7 @@ def test_damage_is_an_error_that_names_the_file(tmp_path, name, damage):
         del content[len(content) // 2 :]
     file.write_bytes(content)
     with pytest.raises(StateError, match=name):
-        read(tmp_path, 2)
+        read(tmp_path, 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,7 +177,7 @@ def test_the_checksum_does_not_depend_on_where_a_row_lies():
 
 
 def test_state_of_another_series_or_of_other_users_is_refused(tmp_path):
-    commit(tmp_path, 1)
+    commit(tmp_path, 1, of(0))
     with pytest.raises(StateError, match="has series 's' where 'other' is expected"):
         opened(tmp_path, series="other")
     with pytest.raises(StateError, match="belongs to other users"):
@@ -170,13 +195,13 @@ def sealed(folder, seal=KEY):
 
 def commit_sealed(folder, round_, seal=KEY):
     state = sealed(folder, seal)
-    state.write(ALL, round_, 0, version(round_))
+    state.write(ALL, round_, of(round_ - 1), of(0), version(round_))
     state.commit()
 
 
 def test_encrypted_state_comes_back_and_the_disk_does_not_tell_it(tmp_path):
     commit_sealed(tmp_path, 1)
-    values = sealed(tmp_path).read(ALL, 2, np.ones(3, bool))
+    values = sealed(tmp_path).read(ALL, of(1))
     for name, expected in version(1).items():
         np.testing.assert_array_equal(values[name], expected)
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -198,7 +223,7 @@ def test_encrypted_state_that_was_changed_is_an_error_that_names_the_file(tmp_pa
         content[place] ^= 1
     file.write_bytes(content)
     with pytest.raises(StateError, match=name):
-        sealed(tmp_path).read(ALL, 2, np.ones(3, bool))
+        sealed(tmp_path).read(ALL, of(1))
     assert file.read_bytes() == content, "nothing may be overwritten"
 
 
@@ -212,7 +237,7 @@ def test_rows_of_two_users_cannot_be_exchanged(tmp_path):
         content[first : first + 2 * record] = bob + ann
     file.write_bytes(content)
     with pytest.raises(StateError, match="cannot be decrypted"):
-        sealed(tmp_path).read(ALL, 2, np.ones(3, bool))
+        sealed(tmp_path).read(ALL, of(1))
 
 
 def test_another_key_or_none_is_refused(tmp_path):
@@ -226,12 +251,12 @@ def test_another_key_or_none_is_refused(tmp_path):
 
 
 def test_plain_state_is_taken_over_when_a_key_comes(tmp_path):
-    commit(tmp_path, 1)
-    commit(tmp_path, 2, positions=np.array([1]))
-    values = sealed(tmp_path).read(ALL, 3, np.ones(3, bool))["user_embedding"]
+    commit(tmp_path, 1, of(0))
+    commit(tmp_path, 2, np.array([1]), positions=np.array([1]))
+    values = sealed(tmp_path).read(ALL, of(1, 2, 1))["user_embedding"]
     assert values[:, 0].tolist() == [10, 21, 12]
     assert not list(tmp_path.glob("*.npy"))
-    assert sealed(tmp_path).read(ALL, 2, np.ones(3, bool))["user_embedding"][1, 0] == 11
+    assert sealed(tmp_path).read(ALL, of(1))["user_embedding"][1, 0] == 11
 
 
 @pytest.mark.parametrize("text", ["", "00", "zz" * 32])
@@ -248,30 +273,30 @@ def allocated(path):
 
 @pytest.mark.parametrize("seal", [None, KEY], ids=["plain", "sealed"])
 def test_a_disk_that_takes_half_a_row_is_an_error(tmp_path, seal):
-    """A write up to the middle of the last row, which is round 2's, is short and no error by itself."""
+    """A write up to the middle of the last of round 2's rows, in the second slot, is short and no error by itself."""
     state = PrivateState(tmp_path, "s", USERS, SPECS, initial, seal=seal)
-    state.write(ALL, 1, 0, version(1))
+    state.write(ALL, 1, of(0), of(0), version(1))
     state.commit()
     header, row = (0, 80 + OVERHEAD) if seal else (128, 80)
     script = """
 import resource, sys
-from tests.client_app.test_state import ALL, KEY, SPECS, USERS, initial, version
-from client_app.state import PrivateState
+from tests.client_app.test_state import ALL, KEY, SPECS, USERS, initial, of, version
+from client_app.state.private import PrivateState
 from pathlib import Path
 
 state = PrivateState(Path(sys.argv[1]), "s", USERS, SPECS, initial, seal=KEY if sys.argv[3] else None)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 try:
-    state.write(ALL, 2, 0, version(2))
+    state.write(ALL, 2, of(1), of(0), version(2))
 except OSError:
     print("refused")
 """
-    arguments = [str(tmp_path), str(header + 8 * row + row // 2), "sealed" if seal else ""]
+    arguments = [str(tmp_path), str(header + 5 * row + row // 2), "sealed" if seal else ""]
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True, cwd=REPOSITORY
     )
     assert done.stdout == "refused\n"
-    values = PrivateState(tmp_path, "s", USERS, SPECS, initial, seal=seal).read(ALL, 3, np.ones(3, bool))
+    values = PrivateState(tmp_path, "s", USERS, SPECS, initial, seal=seal).read(ALL, of(1))
     np.testing.assert_array_equal(values["item_embedding"], version(1)["item_embedding"])
 
 
@@ -287,7 +312,7 @@ from pathlib import Path
 import numpy as np
 from bouquet.arrays import ArraySpec
 from bouquet.randomness import user_keys
-from client_app.state import PrivateState
+from client_app.state.private import PrivateState
 
 specs = {"personal_item_embedding": ArraySpec((3706, 32), by_item=True)}
 users = user_keys([str(user) for user in range(6040)])
@@ -299,9 +324,9 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for round_ in (1, 2, 3):
     values = {"personal_item_embedding": np.full((10, 3706, 32), round_, np.float32)}
     state = opened()
-    state.write(ten, round_, 0, values)
+    state.write(ten, round_, np.full(10, round_ - 1), np.zeros(10, int), values)
     state.commit()
-found = opened().read(ten, 4, np.ones(10, bool))["personal_item_embedding"]
+found = opened().read(ten, np.full(10, 3))["personal_item_embedding"]
 assert (found == 3).all()
 print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 """
@@ -321,7 +346,8 @@ def test_without_checkpoints_two_versions_take_space(tmp_path):
     everyone, row = np.arange(20), 4 * 1000 * 32
     state = PrivateState(tmp_path, "s", users, spec, lambda name, at: np.zeros((len(at), 1000, 32), np.float32))
     for round_ in range(1, 6):
-        state.write(everyone, round_, 0, {"table": np.full((20, 1000, 32), round_, np.float32)})
+        values = {"table": np.full((20, 1000, 32), round_, np.float32)}
+        state.write(everyone, round_, np.full(20, round_ - 1), np.zeros(20, int), values)
         state.commit()
     assert allocated(tmp_path / "table.npy") < 1.05 * 2 * 20 * row
-    assert (state.read(everyone, 6, np.ones(20, bool))["table"] == 5).all()
+    assert (state.read(everyone, np.full(20, 5))["table"] == 5).all()

@@ -8,7 +8,7 @@ import pytest
 from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, TrainingOptions
 from bouquet.ragged import Ragged
-from bouquet.randomness import user_keys
+from bouquet.randomness import SeededDraws, user_keys
 from client_app.training import BACKENDS, LocalTask, compiled, stacked, task
 from client_app.training.task import batch_order
 from models import BACKBONES
@@ -51,7 +51,7 @@ def make_task(
         options=TrainingOptions(**{"learning_rate": 0.05, "local_epochs": 3, **options}),
         users=users,
         round=2,
-        seed=seed,
+        draws=SeededDraws(seed),
         positives=Ragged.from_lengths(lengths, np.concatenate(drawn) if len(drawn) else []),
         negatives=Ragged.from_lengths(4 * lengths, random.integers(num_items // 2, num_items, 4 * lengths.sum())),
         shared=shared,
@@ -142,7 +142,7 @@ def test_one_step_by_hand(backend):
         options=TrainingOptions(learning_rate=1.0, user_learning_rate=0.0, local_epochs=1),
         users=user_keys(["u"]),
         round=1,
-        seed=0,
+        draws=SeededDraws(0),
         positives=Ragged.from_lengths([1], [3]),
         negatives=Ragged.from_lengths([1], [1]),
         shared={"item_embedding": table},
@@ -199,10 +199,13 @@ def test_only_touched_items_are_in_an_update():
 
 def test_batch_order_is_a_permutation_that_depends_on_the_user_alone():
     users, lengths = user_keys(["a", "b", "c"]), np.array([5, 0, 9])
-    order = batch_order(users, lengths, seed=1, round_=3, epoch=0, batch_size=2)
+    order = batch_order(users, lengths, draws=SeededDraws(1), round_=3, epoch=0, batch_size=2)
     assert sorted(order[:5]) == list(range(5))
     assert sorted(order[5:]) == list(range(9))
-    alone = [batch_order(users[2:], lengths[2:], seed=1, round_=3, epoch=epoch, batch_size=2) for epoch in (0, 1)]
+    alone = [
+        batch_order(users[2:], lengths[2:], draws=SeededDraws(1), round_=3, epoch=epoch, batch_size=2)
+        for epoch in (0, 1)
+    ]
     assert np.array_equal(order[5:], alone[0])
     assert not np.array_equal(order[5:], alone[1])
 
@@ -210,7 +213,7 @@ def test_batch_order_is_a_permutation_that_depends_on_the_user_alone():
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_batches_are_the_same_with_and_without_compiled_code(batch_size, monkeypatch):
     users, lengths = user_keys([str(i) for i in range(30)]), np.arange(30) * 13
-    arguments = {"seed": 1, "round_": 3, "epoch": 2, "batch_size": batch_size}
+    arguments = {"draws": SeededDraws(1), "round_": 3, "epoch": 2, "batch_size": batch_size}
     compiled = batch_order(users, lengths, **arguments)
     monkeypatch.setattr(task, "kernels", lambda: None)
     plain = batch_order(users, lengths, **arguments)

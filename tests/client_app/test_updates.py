@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bouquet.ragged import Ragged
-from client_app import updates
+from client_app.node import updates
 
 
 @pytest.fixture(params=["compiled", "plain"])

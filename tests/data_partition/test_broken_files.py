@@ -47,7 +47,6 @@ BROKEN = [
     ),
     ("filmtrust", "ratings.dat", "1 2 3\n\n1 x 3\n", "ratings.dat, line 3: item must be a whole number, got 'x'"),
     ("filmtrust", "ratings.dat", "", "ratings.dat is empty."),
-    ("filmtrust", "ratings.dat", "\n\n", "ratings.dat is empty."),
     ("ml-100k", "u.data", "1\t2\t3\t4\n1\t\t3\t4\n", "u.data, line 2: item is missing"),
     ("ml-100k", "u.data", "1\t2\t3\t4\n1.5\t2\t3\t4\n", "u.data, line 2: user must be a whole number, got '1.5'"),
     ("ml-100k", "u.data", "1\t2\t3\tsoon\n", "u.data, line 1: time must be a number, got 'soon'"),
@@ -173,3 +172,20 @@ def test_an_empty_field_too_many_is_no_reason_to_refuse(tmp_path):
         load("ml-latest-small", str(tmp_path))
     write(tmp_path / "ratings.csv", HEADER + "1,2,3,4,\n1,3,3,4\n")
     assert load("ml-latest-small", str(tmp_path)).num_interactions == 2
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ("0 1 2\n\n1 x 3\n", "0 3\n", "train.txt, line 3: item must be a whole number, got 'x'"),
+        ("0 1\n", "0 2 3.5\n", "test.txt, line 1: item must be a whole number, got '3.5'"),
+        ("0 1\n-1 2\n", "0 3\n", "train.txt, line 2: user must be a whole number of digits alone, got '-1'"),
+        ("", "0 3\n", "train.txt is empty."),
+        ("0 1\n", "0 2\n7 3\n", "test.txt: user 7 has nothing to learn from in train.txt."),
+    ],
+)
+def test_broken_line_of_a_published_split(tmp_path, train, test, message):
+    write(tmp_path / "train.txt", train)
+    write(tmp_path / "test.txt", test)
+    with pytest.raises(DataError, match=re.escape(message)):
+        load("gowalla", str(tmp_path))

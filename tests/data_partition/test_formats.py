@@ -29,6 +29,7 @@ FORMATS: dict[str, dict[str, str | bytes]] = {
         "user_artists.dat": "userID\tartistID\tweight\r\n1\t20\t13883\r\n1\t3\t1\r\n2\t3\t7\r\n",
         "artists.dat": "id\tname\turl\tpictureURL\r\n3\tCafé (1995)\thttp://x\t\r\n20\tUp: again\t\t\r\n",
     },
+    "gowalla": {"train.txt": "1 20\n2 3\n", "test.txt": "1 3\n2\n"},
     "amazon-video-games": {"Video.txt": "1 20\n1 3\n2 3\n"},
     "amazon-beauty-5core": {
         "train.txt": "1\t20\t800\n",
@@ -53,7 +54,7 @@ FORMATS: dict[str, dict[str, str | bytes]] = {
         "anime.csv": "anime_id,name,genre,type\n3,Café (1995),Drama,TV\n20,Up&#58; again,,\n",
     },
 }
-WITH_TITLES = {name for name, files in FORMATS.items() if len(files) == 2}
+WITH_TITLES = {name for name, files in FORMATS.items() if len(files) == 2 and DATASETS[name].extras}
 
 
 def fill(folder: Path, files: dict[str, str | bytes], packed: bool = False) -> Path:
@@ -80,6 +81,16 @@ def test_format(tmp_path, name, packed):
         assert made.titles == ("B000A", "B000B")
     else:
         assert made.titles == ("", "")
+
+
+def test_a_published_split_comes_with_its_rows(tmp_path):
+    """User 0 has items 7, 5 and 9 for training and 4 and 5 for test, of which 5 is known: it stays for training."""
+    files = {"train.txt": "0 7 5 9\n1 5\n", "test.txt": "0 4 5\n1\n"}
+    made = load("gowalla", str(fill(tmp_path / "raw", files)))
+    assert raw_histories(made) == {"0": ["7", "5", "9", "4"], "1": ["5"]}
+    assert made.held_out is not None
+    assert made.held_out.tolist() == [False, False, False, True, False]
+    assert made.duplicates == 1
 
 
 @pytest.mark.parametrize("name", sorted(WITH_TITLES))

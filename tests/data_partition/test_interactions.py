@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,8 +24,8 @@ EVENTS = st.lists(
 
 
 def test_oldest_first_and_numbered_in_order():
-    """Gaps between ids close; 10 comes after 9; equal times keep the order of the rows."""
-    made = interactions((10, 500, 7), (9, 3, 5), (10, 40, 6), (10, 3, 7))
+    """Gaps between ids close; 10 comes after 9."""
+    made = interactions((10, 500, 7), (9, 3, 5), (10, 40, 6), (10, 3, 8))
     assert made.user_ids.tolist() == ["9", "10"]
     assert made.item_ids.tolist() == ["3", "40", "500"]
     assert raw_histories(made) == {"9": ["3"], "10": ["40", "500", "3"]}
@@ -101,6 +103,72 @@ def test_the_order_of_users_in_the_file_has_no_say(events, random):
     first, second = interactions(*events), interactions(*mixed)
     assert raw_histories(first) == raw_histories(second)
     assert first.item_ids.tolist() == second.item_ids.tolist()
+
+
+def same(first, second):
+    """Whether two Interactions are equal in everything."""
+    arrays = ("user_ids", "item_ids", "histories.indptr", "histories.values")
+    return all(np.array_equal(attrgetter(name)(first), attrgetter(name)(second)) for name in arrays) and all(
+        getattr(first, name) == getattr(second, name)
+        for name in ("name", "has_time", "titles", "rows", "duplicates", "dropped_users", "repeats")
+    )
+
+
+@given(EVENTS, st.randoms(), st.sampled_from(["drop", "keep"]), st.integers(0, 3))
+def test_with_times_the_order_of_the_rows_has_no_say(events, random, repeats, least):
+    """Most of these events have the time of another one of the same user, some also its item."""
+    rows = [*events, (7, 0, 0), (7, 1, 0), (7, 2, 0)]
+    mixed = random.sample(rows, len(rows))
+    options = {"repeats": repeats, "min_interactions": least}
+    assert same(interactions(*rows, **options), interactions(*mixed, **options))
+
+
+@given(EVENTS, EVENTS)
+def test_other_users_and_their_items_have_no_say_in_a_users_order(events, others):
+    """Also not in the numbers of its items, which move when others bring items of their own."""
+    alone = raw_histories(interactions(*events))
+    everybody = raw_histories(interactions(*events, *((user + 100, item * 3 - 7, time) for user, item, time in others)))
+    assert {user: everybody[user] for user in alone} == alone
+
+
+@given(EVENTS)
+def test_times_go_before_the_draw(events):
+    """Of two items of a user the earlier first met is the older one, and times may be of any type."""
+    made = raw_histories(interactions(*events))
+    met: dict[tuple[str, str], int] = {}
+    for user, item, time in events:
+        met[str(user), str(item)] = min(time, met.get((str(user), str(item)), time))
+    for user, items in made.items():
+        times = [met[user, item] for item in items]
+        assert times == sorted(times)
+    dated = interactions(*((user, item, pd.Timestamp("2026-01-01") + pd.Timedelta(days=t)) for user, item, t in events))
+    assert raw_histories(dated) == made
+
+
+def test_equal_times_do_not_tell_which_item_is_last():
+    """2,000 users with 5 items of one time each, in a file that ascends by item: the largest id is last in a fifth of
+    them, give or take 3.5 standard errors sqrt(.2 * .8 / 2,000), and so is the smallest; every place is as likely."""
+    users, each = 2000, 5
+    items = np.sort(np.random.default_rng(0).permuted(np.tile(np.arange(300), (users, 1)), axis=1)[:, :each])
+    table = pd.DataFrame({"user": np.repeat(np.arange(users), each), "item": items.ravel(), "time": 1})
+    made = from_table("ascending", table)
+    place = made.histories.values.reshape(users, each).argsort(axis=1)
+    for column in range(each):
+        shares = np.bincount(place[:, column], minlength=each) / users
+        assert np.abs(shares - 0.2).max() < 3.5 * np.sqrt(0.2 * 0.8 / users)
+
+
+def test_the_draw_between_equal_times_is_one_of_identities():
+    """The same user and items in another set, with other numbers and as text: the same order."""
+    few = interactions(("u", "5", 1), ("u", "30", 1), ("u", "200", 1), ("u", "7", 1))
+    more = interactions((1, 6, 0), *((2, item, 9) for item in range(300)))
+    table = pd.DataFrame([("u", item, 4) for item in (200, 7, 30, 5)], columns=["user", "item", "time"])
+    whole_numbers = from_table("ints", pd.concat([table, table.assign(user="v", item=table["item"] - 1)]))
+    assert raw_histories(whole_numbers)["u"] == raw_histories(few)["u"]
+    order = raw_histories(more)["2"]
+    assert sorted(["5", "30", "200", "7"], key=order.index) == raw_histories(interactions(
+        (2, 7, 0), (2, 200, 0), (2, 5, 0), (2, 30, 0)
+    ))["2"]  # fmt: skip
 
 
 @given(EVENTS)

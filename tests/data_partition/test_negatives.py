@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bouquet.ragged import Ragged
-from bouquet.randomness import Purpose, draw, streams, user_keys
+from bouquet.randomness import Purpose, SeededDraws, draw, streams, user_keys
 from data_partition import evaluation_candidates, training_negatives
 from data_partition import negatives as module
 
@@ -44,7 +44,9 @@ def by_the_book(forbidden: list[int], slots: int, num_items: int, key: int, seed
 def test_the_recipe(positives, forbidden, per_positive, round_):
     forbidden = (forbidden + [[]] * len(positives))[: len(positives)]
     users = keys(len(positives))
-    drawn = training_negatives(ragged(positives), ragged(forbidden), NUM_ITEMS, per_positive, users, 7, round_)
+    drawn = training_negatives(
+        ragged(positives), ragged(forbidden), NUM_ITEMS, per_positive, users, SeededDraws(7), round_
+    )
     for row, (own, never) in enumerate(zip(positives, forbidden, strict=True)):
         expected = by_the_book(never, per_positive * len(own), NUM_ITEMS, int(users[row]), 7, round_)
         assert drawn.row(row).tolist() == expected
@@ -54,7 +56,7 @@ def test_the_recipe(positives, forbidden, per_positive, round_):
 def test_one_allowed_item_among_many():
     """64 draws out of 5,000 nearly never meet the only allowed item: the exact choice after them must."""
     never = [item for item in range(5000) if item != 4321]
-    drawn = training_negatives(ragged([[0, 1]]), ragged([never]), 5000, 4, keys(1), 0, 1)
+    drawn = training_negatives(ragged([[0, 1]]), ragged([never]), 5000, 4, keys(1), SeededDraws(0), 1)
     assert drawn.row(0).tolist() == [4321] * 8
     assert by_the_book(never, 8, 5000, int(keys(1)[0]), 0, 1) == [4321] * 8
 
@@ -62,21 +64,21 @@ def test_one_allowed_item_among_many():
 def test_the_last_choice_is_uniform():
     """2 of 5,000 items are allowed; of 2,000 slots each gets about half (standard deviation 22)."""
     never = [item for item in range(5000) if item not in (17, 4000)]
-    drawn = training_negatives(ragged([[0] * 2000]), ragged([never]), 5000, 1, keys(1), 0, 1).values
+    drawn = training_negatives(ragged([[0] * 2000]), ragged([never]), 5000, 1, keys(1), SeededDraws(0), 1).values
     assert set(drawn.tolist()) == {17, 4000}
     assert abs((drawn == 17).sum() - 1000) < 120
 
 
 def test_a_user_who_has_everything_gets_none():
-    drawn = training_negatives(ragged([[0, 1, 2], [0]]), ragged([[0, 1, 2, 1], [0]]), 3, 4, keys(2), 0, 1)
+    drawn = training_negatives(ragged([[0, 1, 2], [0]]), ragged([[0, 1, 2, 1], [0]]), 3, 4, keys(2), SeededDraws(0), 1)
     assert drawn.lengths.tolist() == [0, 4]
-    empty = training_negatives(ragged([]), ragged([]), 3, 4, keys(0), 0, 1)
+    empty = training_negatives(ragged([]), ragged([]), 3, 4, keys(0), SeededDraws(0), 1)
     assert len(empty) == 0
 
 
 def test_allowed_items_are_equally_likely():
     """90,000 draws from 9 allowed items: 10,000 each, standard deviation 94."""
-    drawn = training_negatives(ragged([[3] * 100] * 225), ragged([[3]] * 225), 10, 4, keys(225), 0, 1)
+    drawn = training_negatives(ragged([[3] * 100] * 225), ragged([[3]] * 225), 10, 4, keys(225), SeededDraws(0), 1)
     counts = np.bincount(drawn.values, minlength=10)
     assert counts[3] == 0
     assert (abs(np.delete(counts, 3) - 10_000) < 500).all()
@@ -84,23 +86,26 @@ def test_allowed_items_are_equally_likely():
 
 def test_rounds_seeds_and_users_differ():
     rows = ragged([[0] * 20, [0] * 20])
-    base = training_negatives(rows, rows, 1000, 4, keys(2), 0, 1)
+    base = training_negatives(rows, rows, 1000, 4, keys(2), SeededDraws(0), 1)
     assert (base.row(0) != base.row(1)).any()
     for seed, round_ in ((1, 1), (0, 2)):
-        assert (base.values != training_negatives(rows, rows, 1000, 4, keys(2), seed, round_).values).any()
+        assert (base.values != training_negatives(rows, rows, 1000, 4, keys(2), SeededDraws(seed), round_).values).any()
 
 
 @given(ROWS, st.integers(1, 30))
 def test_blocks_and_company_have_no_say(rows, cells):
     users = keys(len(rows))
-    whole = training_negatives(ragged(rows), ragged(rows), NUM_ITEMS, 4, users, 3, 9)
+    whole = training_negatives(ragged(rows), ragged(rows), NUM_ITEMS, 4, users, SeededDraws(3), 9)
     candidates = evaluation_candidates(ragged(rows), NUM_ITEMS, 5, users, 3, Purpose.TEST_CANDIDATES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CELLS", cells)
-        assert (training_negatives(ragged(rows), ragged(rows), NUM_ITEMS, 4, users, 3, 9).values == whole.values).all()
+        assert (
+            training_negatives(ragged(rows), ragged(rows), NUM_ITEMS, 4, users, SeededDraws(3), 9).values
+            == whole.values
+        ).all()
     for row, items in enumerate(rows):
         own, key = ragged([items]), users[row : row + 1]
-        assert (training_negatives(own, own, NUM_ITEMS, 4, key, 3, 9).values == whole.row(row)).all()
+        assert (training_negatives(own, own, NUM_ITEMS, 4, key, SeededDraws(3), 9).values == whole.row(row)).all()
         alone = evaluation_candidates(own, NUM_ITEMS, 5, key, 3, Purpose.TEST_CANDIDATES)
         assert (alone.values == candidates.row(row)).all()
 
@@ -165,6 +170,6 @@ def test_candidates_are_equally_likely():
 
 def test_wrong_shapes_and_items_are_refused():
     with pytest.raises(ValueError, match="1 rows of positives, 2 forbidden, 1 user keys"):
-        training_negatives(ragged([[0]]), ragged([[0], [1]]), 3, 4, keys(1), 0, 1)
+        training_negatives(ragged([[0]]), ragged([[0], [1]]), 3, 4, keys(1), SeededDraws(0), 1)
     with pytest.raises(ValueError, match="must lie in"):
-        training_negatives(ragged([[3]]), ragged([[3]]), 3, 4, keys(1), 0, 1)
+        training_negatives(ragged([[3]]), ragged([[3]]), 3, 4, keys(1), SeededDraws(0), 1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pandas as pd
 import pytest
 
+from bouquet.config import DataOptions
 from bouquet.errors import ConfigError, DataError
+from client_app.node.histories import interactions_of
 from data_partition import load
 from tests.data_partition.tables import raw_histories, write
+from tests.runs.helpers import write_data
 
 ROWS = [("anna", "007", "2026-01-02"), ("bob", "7", "2026-01-01"), ("anna", "7", "2026-01-01T10:00:00")]
 
@@ -98,3 +102,13 @@ def test_refusals(tmp_path):
         load("file", data_file=str(tmp_path / "none.csv"))
     with pytest.raises(DataError, match=r"notes\.xls: a data-file must end in"):
         load("file", data_file=str(write(tmp_path / "notes.xls", "x")))
+
+
+def test_a_process_reads_a_file_once_and_again_when_it_was_changed(tmp_path):
+    file = write_data(tmp_path / "data.csv", users=10)
+    options = DataOptions(dataset="file", data_file=str(file))
+    first = interactions_of(options)
+    assert interactions_of(options) is first
+    write_data(file, users=11)
+    os.utime(file, ns=(0, 1))
+    assert interactions_of(options).num_users == 11

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 
 import numpy as np
 import pytest
 
-from bouquet.randomness import Purpose
-from data_partition import DATASETS, evaluation_candidates, leave_one_out, load, training_negatives
+from bouquet.randomness import Purpose, SeededDraws
+from data_partition import DATASETS, evaluation_candidates, leave_one_out, load, make_split, training_negatives
 from data_partition.fetch import _verify
 
 # Set, folder, minimum number of interactions, users, items, rows or pairs, and which of the two.
@@ -19,6 +20,7 @@ PUBLISHED = [
     ("filmtrust", "filmtrust", 0, 1508, 2071, 35_497, "rows"),
     ("lastfm-2k", "lastfm-2k", 10, 1874, 17_612, 92_780, "pairs"),
     ("douban-book", "douban-book", 5, 1696, 6777, 95_107, "pairs"),
+    ("gowalla", "gowalla", 0, 29_858, 40_981, 1_027_370, "pairs"),
     ("amazon-video-games", "amazon-video-games", 0, 31_013, 23_715, 287_107, "pairs"),
     ("amazon-beauty-5core", "amazon-beauty-5core", 0, 22_363, 12_101, 198_502, "pairs"),
     ("wikipedia", "wikipedia", 0, 8227, 1000, 157_474, "rows"),
@@ -73,6 +75,21 @@ def test_movielens_100k_last_by_time(real_data):
     assert "Misérables, Les (1995)" in made.titles
 
 
+def test_gowalla_as_it_was_split(real_data):
+    """Against the raw files, user by user."""
+    folder = real_data("gowalla")
+    made = load("gowalla", str(folder))
+    split = make_split(made, "published", validation=0)
+    assert [len(part.values) for part in (split.train, split.validation, split.test)] == [810_128, 0, 217_242]
+    for name, part in (("train", split.train), ("test", split.test)):
+        for line in gzip.decompress((folder / f"{name}.txt.gz").read_bytes()).decode().splitlines()[::100]:
+            user, *items = line.split()
+            row = made.user_ids.tolist().index(user)
+            assert made.item_ids[part.row(row)].tolist() == items
+    split = make_split(made, "published")
+    assert [len(part.values) for part in (split.train, split.validation, split.test)] == [727_869, 82_259, 217_242]
+
+
 def test_movielens_100k_negatives_are_fast_and_allowed(real_data):
     """400,000 draws take 16 ms on one core of the machine where this was measured."""
     made = load("ml-100k", str(real_data("ml-100k")))
@@ -80,7 +97,7 @@ def test_movielens_100k_negatives_are_fast_and_allowed(real_data):
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        drawn = training_negatives(split.train, split.train, made.num_items, 4, made.user_keys, 0, 1)
+        drawn = training_negatives(split.train, split.train, made.num_items, 4, made.user_keys, SeededDraws(0), 1)
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.25
     assert (drawn.lengths == 4 * split.train.lengths).all()

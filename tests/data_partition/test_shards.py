@@ -1,6 +1,7 @@
 """Shards: a node's folder has its own users alone, and gives what the whole data set gives."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from bouquet.config import DataOptions
 from bouquet.errors import ConfigError, DataError
-from client_app.host import histories_of, histories_of_shard
+from client_app.node.histories import histories_of, histories_of_shard
 from data_partition import from_table, read_shard, write_shards
 
 
@@ -30,6 +31,17 @@ def equal(a, b):
     return np.array_equal(a.indptr, b.indptr) and np.array_equal(a.values, b.values)
 
 
+def test_a_shard_knows_the_published_split(tmp_path):
+    whole = data()
+    whole = replace(whole, held_out=np.arange(whole.num_interactions) % 4 == 3)
+    options = DataOptions(split="published", validation_share=0.3)
+    for number, part in enumerate(write_shards(whole, 3, "contiguous", options.to_flat(), tmp_path)):
+        there, here = histories_of(whole, options, number, 3), histories_of_shard(part, options)
+        for name in ("train", "validation", "test"):
+            assert equal(getattr(there, name), getattr(here, name)), name
+        assert len(here.test.values)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 50),
@@ -41,6 +53,8 @@ def equal(a, b):
 def test_every_shard_is_the_part_of_the_whole(tmp_path_factory, seed, nodes, split, hold_out, scheme):
     """Also with more nodes than users: then some shards have nobody."""
     whole, folder = data(seed=seed), tmp_path_factory.mktemp("shards")
+    if split == "ratio":  # which has no hold-out to choose
+        hold_out = "auto"
     options = DataOptions(split=split, hold_out=hold_out, partition=scheme, split_seed=seed)
     parts = write_shards(whole, nodes, scheme, options.to_flat(), folder)
     assert [part.name for part in parts] == [str(number) for number in range(1, nodes + 1)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bouquet.errors import ConfigError
-from data_partition import Interactions, Split, leave_one_out, make_split, ratio
+from data_partition import Interactions, Split, from_table, leave_one_out, make_split, published, ratio, sample_users
 from tests.data_partition.tables import interactions
 
 HISTORIES = st.dictionaries(
@@ -21,6 +23,23 @@ SPLITS = {
     "ratio": lambda made: ratio(made, seed=3),
     "ratio-extreme": lambda made: ratio(made, test=0.9, validation=0.9, seed=3),
 }
+
+
+# What those who publish a set hold out, beside what they train on.
+PUBLISHED = st.dictionaries(
+    st.integers(1, 30),
+    st.lists(st.integers(0, 60), min_size=2, max_size=40, unique=True).flatmap(
+        lambda items: st.integers(1, len(items)).map(lambda at: (items[:at], items[at:]))
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def with_split(histories: dict[int, tuple[list[int], list[int]]], **options) -> Interactions:
+    rows = [(u, i, test) for u, parts in histories.items() for test in (False, True) for i in parts[test]]
+    table = pd.DataFrame(rows, columns=["user", "item", "held_out"])
+    return from_table("tiny", table, time=None, held_out="held_out", **options)
 
 
 def timed(histories: dict[int, list[int]], **options) -> Interactions:
@@ -96,7 +115,7 @@ def test_ratio_by_hand():
     assert split.test.lengths.tolist() == [2, 1, 0]
     assert split.validation.lengths.tolist() == [1, 0, 0]
     assert split.train.lengths.tolist() == [7, 2, 1]
-    with pytest.raises(ConfigError, match="test share of a ratio split"):
+    with pytest.raises(ConfigError, match="test share of a split"):
         ratio(made, test=1.0)
 
 
@@ -131,3 +150,63 @@ def test_kept_repeats_are_events_of_their_own():
     made = timed({1: [7, 8, 7, 7]}, repeats="keep")
     assert parts_of(made, leave_one_out(made), 1) == (["7", "8"], ["7"], ["7"])
     assert sum(map(len, parts_of(made, leave_one_out(made, hold_out="random"), 1))) == 4
+
+
+# -- published -------------------------------------------------------------------------------------------------------
+
+
+def test_a_published_split_is_kept_and_a_tenth_of_the_rest_is_for_validation():
+    """User 1 has 20 items to learn from, 2 of which are for validation; of 4, 0.1 * 4 rounds to none."""
+    made = with_split({1: (list(range(20)), [30, 31]), 2: ([5, 6, 7, 8], [9])})
+    split = make_split(made, "published")
+    train, validation, test = parts_of(made, split, 1)
+    assert (len(train), len(validation), test) == (18, 2, ["30", "31"])
+    assert sorted(train + validation, key=int) == [str(item) for item in range(20)]
+    assert parts_of(made, split, 2) == (["5", "6", "7", "8"], [], ["9"])
+    assert published(made, seed=1).validation.values.tolist() != split.validation.values.tolist()
+
+
+@given(PUBLISHED, st.sampled_from([0.0, 0.1, 0.5, 0.99]), st.integers(0, 3))
+def test_what_is_published_for_test_is_for_test_and_nothing_else_is(histories, share, seed):
+    made = with_split(histories)
+    split = published(made, validation=share, seed=seed)
+    for user, (learned, held_out) in histories.items():
+        train, validation, test = parts_of(made, split, user)
+        assert test == [str(item) for item in held_out]
+        assert sorted(train + validation) == sorted(str(item) for item in learned)
+        assert len(validation) == min(math.floor(share * len(learned) + 0.5), len(learned) - 1)
+        assert [item for item in map(str, learned) if item in train] == train
+
+
+@given(PUBLISHED, st.integers(0, 3))
+def test_the_test_has_no_say_in_what_is_for_validation(histories, seed):
+    without = {user: (learned, []) for user, (learned, _) in histories.items()}
+    both = [with_split(part) for part in (histories, without)]
+    one, other = (published(made, validation=0.3, seed=seed) for made in both)
+    for user in histories:
+        assert parts_of(both[0], one, user)[:2] == parts_of(both[1], other, user)[:2]
+
+
+def test_a_published_split_is_there_for_a_sample_and_without_short_histories():
+    histories = {user: (list(range(user, user + 5 * user)), [100 + user]) for user in range(1, 9)}
+    made = with_split(histories, min_interactions=12)
+    assert made.dropped_users == 2
+    some = sample_users(made, 3, seed=1)
+    split = published(some, validation=0)
+    for user in some.user_ids.tolist():
+        assert parts_of(some, split, int(user))[2] == [str(100 + int(user))]
+
+
+def test_a_set_without_a_published_split_says_so():
+    sentence = "tiny was published without a split, so split cannot be 'published': take 'leave-one-out' or 'ratio'."
+    with pytest.raises(ConfigError, match=sentence):
+        make_split(untimed({1: [1, 2, 3]}), "published")
+    with pytest.raises(ConfigError, match="validation share of a split must be at least 0 and below 1, not 1"):
+        published(with_split({1: ([1, 2], [3])}), validation=1)
+
+
+def test_a_ratio_without_validation():
+    made = untimed({1: list(range(20))})
+    split = make_split(made, "ratio", validation=0.0)
+    assert [len(part.values) for part in (split.train, split.validation, split.test)] == [16, 0, 4]
+    assert split.test.values.tolist() == ratio(made).test.values.tolist()

@@ -22,14 +22,17 @@ class Fleet(LocalGrid):
     Attributes:
         offline: nodes that the SuperLink does not see.
         silent: nodes that are seen and do not answer before they are silent no more.
+        mute: nodes that answer everything but requests to train.
         late: nodes whose answers come only when the next round has begun.
         hidden: nodes that have not come yet.
     """
 
+    simulated = False
+
     def __init__(self, *arguments, plan=None, devices=()):
         super().__init__(*arguments)
         self.plan: dict[int, Callable] = plan or {}
-        self.offline, self.silent, self.late, self.hidden = set(), set(), set(), set()
+        self.offline, self.silent, self.mute, self.late, self.hidden = set(), set(), set(), set(), set()
         self._held, self._round = {}, 0
         self._queue: list[Message] = []
         self.asked: list[tuple[int, str, int]] = []
@@ -69,7 +72,8 @@ class Fleet(LocalGrid):
         return super().pull_messages(message_ids)
 
     def _is_away(self, message: Message) -> bool:
-        return message.metadata.dst_node_id - 1000 in self.offline | self.silent
+        mute = self.mute if message.metadata.message_type == TRAIN else set()
+        return message.metadata.dst_node_id - 1000 in self.offline | self.silent | mute
 
 
 def write_history(folder, items, user):

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import pairwise
 
 import pytest
 from packaging.requirements import Requirement
@@ -82,14 +83,63 @@ def test_nothing_of_a_deployment_is_ever_insecure():
     assert "insecure" not in (REPOSITORY / "docker-compose.yml").read_text()
 
 
-def test_every_package_of_the_image_is_pinned_and_fits_the_project():
-    lines = (REPOSITORY / "deployment" / "requirements.txt").read_text().splitlines()
-    pinned = [line for line in lines if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line) for line in pinned)
-    versions = dict(line.split("==") for line in pinned)
+def test_every_package_of_the_image_is_pinned_by_hash_and_fits_the_project():
+    text = (REPOSITORY / "deployment" / "requirements.txt").read_text().replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line[0]) for line in lines)
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", part) for line in lines for part in line[1:])
+    assert all(len(line) > 1 for line in lines)
+    versions = dict(line[0].split("==") for line in lines)
+    dockerfile = (REPOSITORY / "deployment" / "Dockerfile").read_text()
+    assert "--no-deps --require-hashes -r requirements.txt" in dockerfile
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    for text in project["dependencies"]:
-        requirement = Requirement(text)
+    for needed in project["dependencies"]:
+        requirement = Requirement(needed)
         if requirement.name in ("matplotlib", "cvxpy"):
             continue  # plots and the reference solver: a container does without, and says so when asked
-        assert requirement.specifier.contains(versions[requirement.name]), text
+        assert requirement.specifier.contains(versions[requirement.name]), needed
+
+
+def networks_of(service):
+    """The networks of a service, by its name; `network_mode: none` is none."""
+    given = SERVICES[service].get("networks", [] if "network_mode" in SERVICES[service] else ["default"])
+    return set(given)
+
+
+def test_nodes_reach_one_port_of_the_superlink_and_no_operators_keys():
+    """Both networks meet in the SuperLink alone; there the gate stands on one address, and Flower's port on none."""
+    both = {name for name in SERVICES if networks_of(name) == {"fleet", "control"}}
+    assert both == {"superlink"}
+    assert {name for name in SERVICES if networks_of(name) == {"control"}} == {"executor", "register", "operator"}
+    superlink = SERVICES["superlink"]
+    # The name stands for the address on `control`, because no other network knows it.
+    assert superlink["networks"] == {"fleet": {}, "control": {"aliases": ["control"]}}
+    words = superlink["command"].split()
+    given = dict(pairwise(words))
+    assert (given["--host"], given["--port"], given["--fleet"]) == ("control", "8000", "0.0.0.0:9092")
+    assert given["--health"].startswith("127.0.0.1:")
+    for name in ("executor", "register"):
+        assert "--superlink control:8000" in SERVICES[name]["command"]
+    assert SERVICES["operator"]["environment"]["BOUQUET_SUPERLINK"] == "control:8000"
+    assert "--host control" in SERVICES["keys"]["command"], "its certificate has the name"
+    for name in SERVICES:
+        if name.startswith(("node-", "device-")):
+            assert not set(volumes_of(name)) & {"keys-operator", "keys-executor", "keys-server", "keys-authority"}
+
+
+def test_every_container_has_limits():
+    for name, service in SERVICES.items():
+        assert service["mem_limit"], name
+        assert service["pids_limit"] == 512, name
+
+
+def test_the_compose_file_is_one_for_both_versions():
+    """No version line, which 2.x warns of and 1.29 does without, and no key that only 2.x knows."""
+    assert set(COMPOSE) == {"x-bouquet", "x-once", "x-node", "x-shard-node", "services", "networks", "volumes"}
+    known = {
+        "image", "build", "restart", "init", "read_only", "tmpfs", "cap_drop", "security_opt", "mem_limit",
+        "pids_limit", "cpus", "networks", "network_mode", "depends_on", "healthcheck", "profiles", "command",
+        "entrypoint", "volumes", "ports", "environment",
+    }  # fmt: skip
+    for name, service in SERVICES.items():
+        assert set(service) <= known, name

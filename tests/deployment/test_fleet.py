@@ -5,10 +5,11 @@ import pytest
 from flwr.app import Array
 
 from bouquet.errors import RunFailed
+from bouquet.testing import Faulty
 from bouquet.wire import ROSTER, TRAIN
 from tests.deployment.fleet import Fleet
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
-from tests.runs.test_failures import Faulty, put
+from tests.runs.test_failures import put
 
 
 def run(tmp_path, plan, nodes=3, **changes):
@@ -41,6 +42,37 @@ def test_a_silent_node_is_not_asked_again_until_it_has_shown_itself(tmp_path):
     trained = [entry for entry in fleet.asked if entry[1:] == (TRAIN, 1)]
     assert [round_ for round_, _, _ in trained] == [1, 2, 6]
     assert directory.read_summary()["status"] == "completed"
+
+
+def test_a_node_that_never_trains_costs_ever_fewer_deadlines(tmp_path):
+    """Node 1 answers every query. In vain in round 1, again in 1 + 2, then in 3 + 4 and 7 + 8, the fourth time; woken
+    in round 9 it trains in 15, and a silence after that is the first again: 16 and then 18.
+    """
+
+    def speak(fleet):
+        fleet.mute = set()
+
+    def hush(fleet):
+        fleet.mute = {1}
+
+    rounds, _, fleet = run(tmp_path, {1: hush, 9: speak, 16: hush}, num_server_rounds=19, evaluate_every=19)
+    asked = [round_ for round_, kind, node in fleet.asked if (kind, node) == (TRAIN, 1)]
+    assert asked == [1, 3, 7, 15, 16, 18]
+    resting = [line["round"] for line in rounds if line["nodes"]["resting"] == [1001]]
+    assert set(resting) >= {5, 6, 9, 10, 11, 12, 13, 14}
+    assert not set(resting) & set(asked)
+    assert [line["nodes"]["present"] for line in rounds if line["round"] in resting] == [2] * len(resting)
+
+
+def test_nobody_rests_where_too_few_are_left(tmp_path):
+    """Node 1 is mute in rounds 2 and 4 and would rest up to 7; node 2 leaves in 5, and 14 of 40 users are too few."""
+
+    def leave(fleet):
+        fleet.mute, fleet.offline = set(), {2}
+
+    rounds, _, _ = run(tmp_path, {2: lambda fleet: fleet.mute.add(1), 5: leave}, num_server_rounds=7)
+    assert [line["asked"] for line in rounds] == [40, 40, 27, 40, 27, 27, 27]
+    assert [line["users"] for line in rounds] == [40, 27, 27, 27, 14, 27, 27]
 
 
 def test_a_node_that_the_superlink_does_not_see_is_not_asked_at_all(tmp_path):
@@ -122,5 +154,5 @@ def test_a_node_that_claims_the_users_of_another_is_refused_and_the_run_goes_on(
     rounds = directory.rounds()
     refused = [entry for line in rounds for entry in line["nodes"]["refused"]]
     assert [entry["node"] for entry in refused] == [1001], "told once, however often it tries"
-    assert "who lives on another node" in refused[0]["reason"]
+    assert "who belongs to node 1000" in refused[0]["reason"]
     assert [line["users"] for line in rounds] == [40, 27, 27, 27, 27, 27]

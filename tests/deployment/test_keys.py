@@ -25,6 +25,8 @@ def test_every_role_gets_what_it_needs_and_nothing_else(tmp_path):
     assert {str(path) for path in content(tmp_path)} == {
         "ca/ca.key",
         "executor/ca.crt",
+        "executor/executor.crt",
+        "executor/executor.key",
         "executor/executor.secret",
         "nodes/node-1/ca.crt",
         "nodes/node-1/local-ca.crt",
@@ -35,6 +37,8 @@ def test_every_role_gets_what_it_needs_and_nothing_else(tmp_path):
         "nodes/node-1/state.key",
         "operator/ca.crt",
         "operator/node-1.pub",
+        "operator/operator.crt",
+        "operator/operator.key",
         "server/ca.crt",
         "server/executor.secret",
         "server/server.crt",
@@ -51,7 +55,13 @@ def test_private_files_are_for_their_owner_only(tmp_path):
 
 
 def test_nothing_is_made_twice_and_nodes_can_be_added(tmp_path):
-    assert make_keys(tmp_path, [], ["node-1"]) == ["certificate authority", "server certificate", "keys of node-1"]
+    ours = ["operator certificate", "executor certificate"]
+    assert make_keys(tmp_path, [], ["node-1"]) == [
+        "certificate authority",
+        "server certificate",
+        *ours,
+        "keys of node-1",
+    ]
     before = content(tmp_path)
     assert make_keys(tmp_path, [], ["node-1", "node-2"]) == ["keys of node-2"]
     after = content(tmp_path)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,9 @@ from bouquet.engines.ports import free_port
 from bouquet.engines.processes import marked_processes
 from bouquet.engines.release import supernode_command
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.testing import assert_equal_runs
+from tests.deployment.devices import start_device, with_programs, write_history
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
-from tests.runs.test_resume import assert_equal_runs
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -143,12 +143,6 @@ def test_a_run_goes_on_after_its_superlink_and_its_server_were_killed(tmp_path, 
     assert_equal_runs(out, run_here(tmp_path / "here", settings, 2), exact=False)
 
 
-def with_programs(tmp_path):
-    """An environment in which Flower's programs are found, whether or not the shell has them."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "PATH": path}
-
-
 def started(command, tmp_path):
     """Run a SuperNode that must end by itself: its status and what it printed."""
     environment = {**with_programs(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"}
@@ -192,3 +186,54 @@ def test_strangers_are_refused(tmp_path, deployment):
     finally:
         node.terminate()
         node.wait(timeout=30)
+
+
+def test_a_device_waits_in_words_joins_once_registered_and_leaves_nothing_when_it_is_killed(tmp_path, deployment):
+    up(deployment, [], nodes=0)
+    before = set(marked_processes(MARK, str(deployment.folder)))
+    said, fleet, public = tmp_path / "said.txt", deployment.plan.fleet, tmp_path / "state" / "keys" / "node.pub"
+    write_history(tmp_path / "history.csv", ["a", "b", "c"])
+    device = start_device(tmp_path, deployment, said)
+    await_condition(lambda: "Not let in yet. Next try in 4 s." in said.read_text())
+    waiting = (
+        f"Waiting to be let in by the SuperLink at {fleet}: the operator must register this device's key, {public} ("
+    )
+    assert said.read_text().count(waiting) == 1
+    assert f"  bouquet deploy register {public}\nNext try in 2 s." in said.read_text()
+
+    done = bouquet("deploy", "register", str(public), "--dir", str(deployment.folder))
+    assert done.returncode == 0, done.stderr
+    connected = f"Connected: the SuperLink at {fleet} has let this device in."
+    await_condition(lambda: connected in said.read_text())
+    assert [entry["status"] for entry in deployment.control.nodes()] == ["online"]
+
+    os.kill(device.pid, signal.SIGKILL)
+    device.wait()
+    await_condition(lambda: set(marked_processes(MARK, str(deployment.folder))) <= before, seconds=20)
+    assert [entry["status"] for entry in deployment.control.nodes()] == ["offline"], "the SuperNode said goodbye"
+
+    again = tmp_path / "again.txt"
+    device = start_device(tmp_path, deployment, again)
+    await_condition(lambda: connected in again.read_text())
+    os.kill(device.pid, signal.SIGINT)
+    assert device.wait(timeout=60) == 130
+    assert set(marked_processes(MARK, str(deployment.folder))) <= before
+    for text in (said.read_text(), again.read_text()):
+        assert "Traceback" not in text
+        assert "Exit Code" not in text
+    assert "Exit Code: 305" in (tmp_path / "state" / "flower.log").read_text()
+
+
+def test_what_a_killed_supervisor_has_started_ends_too(tmp_path, deployment):
+    """kill -9 of the process that keeps node-1 running, and of nothing else; `up` starts it again."""
+    _, data, _ = settings_of(tmp_path)
+    up(deployment, data, nodes=1)
+    (supervisor,) = [
+        process
+        for process in deployment.processes("node-1")
+        if b"bouquet.deployment.supervise" in Path(f"/proc/{process}/cmdline").read_bytes()
+    ]
+    assert len(deployment.processes("node-1")) > 2
+    os.kill(supervisor, signal.SIGKILL)
+    await_condition(lambda: deployment.processes("node-1") == [], seconds=20)
+    up(deployment, data, nodes=1)

@@ -33,6 +33,10 @@ def test_a_table_of_zeros_has_none():
     assert information_abundance(np.zeros((3, 2))) == 0
 
 
+def test_the_covariance_of_a_single_row_is_zero():
+    assert singular_value_variance(np.array([[1.0, 2.0]])) == 0
+
+
 @given(TABLES, st.floats(0.01, 100))
 def test_abundance_is_between_one_and_d_and_knows_no_scale(table, scale):
     found = information_abundance(table)

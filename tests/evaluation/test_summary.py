@@ -45,6 +45,17 @@ def test_fairness_by_hand(values):
     assert fairness(values)["variance"] == pytest.approx(2 / 9)
 
 
+def test_fairness_by_hand_among_sampled_candidates(values):
+    """Sampled, HR@10 is 1, 1, 0 and NDCG@10 1, 0, 0: variances 2/9 and 2/9, and that of 2, 1, 0 is 2/3."""
+    place = PARTS.index("test"), CANDIDATE_SETS.index("sampled-99")
+    values[:3, *place, METRICS.index("HR@10")] = [1, 1, 0]
+    values[:3, *place, METRICS.index("NDCG@10")] = [1, 0, 0]
+    sampled = fairness(values)["sampled-99"]
+    assert sampled["variance_of"] == {"HR@10": pytest.approx(2 / 9), "NDCG@10": pytest.approx(2 / 9)}
+    assert sampled["variance"] == pytest.approx(2 / 3)
+    assert fairness(values)["variance"] == pytest.approx(2 / 9)
+
+
 def test_nobody_evaluated_is_nan(values):
     values[:, PARTS.index("test")] = np.nan
     assert np.isnan(summarise(values)["test"]["full"]["HR@10"])

@@ -7,7 +7,14 @@ import pytest
 from scipy import sparse
 
 from bouquet.errors import BouquetError
-from models.centralized import CENTRALIZED, EASE, MFBCE, MFBPR, EASEParameters, FactorizationParameters
+from bouquet.ragged import Ragged
+from models.centralized import (
+    CENTRALIZED,
+    MFBCE,
+    MFBPR,
+    FactorizationParameters,
+    ReadsHistories,
+)
 
 SMALL = FactorizationParameters(embedding_size=4, learning_rate=0.03, weight_decay=0.0, epochs=10, batch_size=64)
 
@@ -61,6 +68,20 @@ class TestContract:
         build(name).fit(train)
         assert (train != before).nnz == 0
 
+    def test_after_its_training_items_a_user_scores_as_it_is(self, name, train):
+        """Whatever the order of the items, and however often they come."""
+        model = build(name).fit(train)
+        if not isinstance(model, ReadsHistories):
+            return
+        rows = [[*row.indices[::-1], row.indices[0]] for row in train]
+        histories = Ragged.from_lengths([len(row) for row in rows], np.concatenate(rows))
+        np.testing.assert_allclose(model.scores_after(histories), model.scores(np.arange(30)), atol=1e-6)
+        nothing = Ragged.from_lengths([0], [])
+        np.testing.assert_array_equal(model.scores_after(nothing), np.zeros((1, 12)))
+
+    def test_only_what_validation_chose_is_called_chosen(self, name, train):
+        assert build(name).fit(train).chosen == {}
+
     def test_scores_before_fit_are_refused(self, name, train):
         with pytest.raises(BouquetError, match="before fit"):
             build(name).scores(np.array([0]))
@@ -80,40 +101,6 @@ def test_popularity_counts_users():
     """Item 0 has three users, item 1 one, item 2 none."""
     train = sparse.csr_matrix([[1, 1, 0], [1, 0, 0], [1, 0, 0]])
     assert CENTRALIZED["popularity"]().fit(train).scores(np.array([1])).tolist() == [[3, 1, 0]]
-
-
-def test_ease_by_hand():
-    """Two items, both held by one user, each by one more: XᵀX = [[2, 1], [1, 2]].
-
-    With λ = 1 the matrix is [[3, 1], [1, 3]] and P = [[3, -1], [-1, 3]] / 8, so B_01 = -P_01 / P_11 = 1/3. A user
-    with item 0 only scores item 1 at 1/3 and item 0 at 0.
-    """
-    train = sparse.csr_matrix([[1, 1], [1, 0], [0, 1]])
-    scores = EASE(EASEParameters(regularization=1.0)).fit(train).scores(np.array([1]))
-    np.testing.assert_allclose(scores, [[0, 1 / 3]], atol=1e-7)
-
-
-def test_ease_solves_the_constrained_least_squares(train):
-    """Column j of B is a ridge regression of item j on all others (the constraint B_jj = 0 removes column j)."""
-    dense = train.toarray()
-    expected = np.zeros((12, 12))
-    for item in range(12):
-        others = np.delete(np.arange(12), item)
-        x, y = dense[:, others], dense[:, item]
-        expected[others, item] = np.linalg.solve(x.T @ x + 5.0 * np.eye(11), x.T @ y)
-    model = EASE(EASEParameters(regularization=5.0)).fit(train)
-    np.testing.assert_allclose(model._weights, expected, atol=1e-6)
-    assert (np.diag(model._weights) == 0).all()
-
-
-def test_ease_says_when_there_are_too_many_items():
-    with pytest.raises(BouquetError, match=r"30000 x 30000 matrix \(7\.2 GB\).*allows 20000 items"):
-        EASE().fit(sparse.csr_matrix(([1.0], ([0], [0])), shape=(2, 30_000)))
-
-
-def test_ease_needs_regularization(train):
-    with pytest.raises(BouquetError, match="regularization above 0"):
-        EASE(EASEParameters(regularization=0.0)).fit(train)
 
 
 @pytest.mark.parametrize("model", [MFBCE, MFBPR])

@@ -51,3 +51,23 @@ def test_blocks_do_not_matter(monkeypatch, rows):
 def test_impossible_parameters_are_refused(parameters):
     with pytest.raises(BouquetError, match="at least 1 neighbour"):
         ItemKNN(parameters).fit(TRAIN)
+
+
+def test_validation_chooses_among_all_pairs():
+    """Every pair of the two grids is asked once, and scores as if it alone had been asked for; the first best stays."""
+    dense = np.random.default_rng(0).random((40, 25)) < 0.3
+    train = sparse.csr_matrix(dense.astype(np.float32))
+    parameters = ItemKNNParameters(neighbours_grid=(2, 5), shrinkage_grid=(0.0, 10.0))
+    seen = []
+
+    def score(scores):
+        seen.append(scores(np.arange(40)))
+        return [0.1, 0.3, 0.3, 0.2][len(seen) - 1]
+
+    model = ItemKNN(parameters).fit(train, validation_score=score)
+    pairs = [(2, 0.0), (5, 0.0), (2, 10.0), (5, 10.0)]
+    for found, (neighbours, shrinkage) in zip(seen, pairs, strict=True):
+        alone = ItemKNN(ItemKNNParameters(neighbours, shrinkage)).fit(train)
+        np.testing.assert_array_equal(found, alone.scores(np.arange(40)))
+    assert model.chosen == {"neighbours": 5, "shrinkage": 0.0}
+    np.testing.assert_array_equal(model.scores(np.arange(40)), seen[1])

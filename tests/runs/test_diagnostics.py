@@ -10,14 +10,14 @@ from bouquet.cli.diagnose import diagnose_command
 from bouquet.errors import ConfigError
 from bouquet.evaluation import information_abundance
 from bouquet.randomness import user_keys
-from client_app.diagnostics import BINS, GROUPS, Diagnosis
+from client_app.node.diagnostics import BINS, GROUPS, Diagnosis
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
 METHODS = {
     "fcf": {"strategy": "fcf"},
     "pfedrec": {"strategy": "pfedrec"},
-    "fedrap": {"strategy": "fedrap", "personal_learning_rate": 1.0},
-    "fed3cr": {"strategy": "fed3cr", "personal_learning_rate": 1.0},
+    "fedrap": {"strategy": "fedrap", "fedrap_personal_learning_rate": 1.0},
+    "fed3cr": {"strategy": "fed3cr", "fed3cr_personal_learning_rate": 1.0},
     "ace": {"strategy": "fcf", "personalization": "ace"},
     "plgc": {"strategy": "fcf", "personalization": "plgc", "plgc_learning_rate": 1.0},
 }
@@ -109,7 +109,7 @@ def test_runs_that_cannot_be_looked_at(tmp_path):
         diagnose_command(run_of(tmp_path / "a", strategy="fcf", checkpoint_every=0).path, "")
     for strategy in ("fedca", "hetefedrec"):
         directory = run_of(tmp_path / strategy, strategy=strategy)
-        with pytest.raises(ConfigError, match="not at sequence models, fedca or hetefedrec"):
+        with pytest.raises(ConfigError, match=r"not at sequence models, nor at .*\bfedca or .*hetefedrec"):
             diagnose_command(directory.path, "")
     directory = run_of(tmp_path / "c", strategy="fcf")
     with pytest.raises(ConfigError, match="There is no heat map"):

@@ -1,6 +1,5 @@
 """Invariant 5: a failed run fails, a node that fails does not take the run with it, and nothing stays behind."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from bouquet.engines.local import LocalGrid
 from bouquet.errors import RunFailed
 from bouquet.reporting.run_directory import RunDirectory
-from bouquet.wire import EVALUATE, TRAIN, TrainReply
+from bouquet.testing import Faulty
+from bouquet.testing.runs import raises, trained
+from bouquet.wire import EVALUATE, TRAIN
 from tests.runs.helpers import (
     await_condition,
     bouquet,
@@ -21,26 +22,6 @@ from tests.runs.helpers import (
     small_settings,
     start_bouquet,
 )
-
-
-class Faulty(LocalGrid):
-    """Nodes whose partition is in `bad` do `fault` instead of answering from the second round on."""
-
-    def __init__(self, *arguments, fault, bad, kind=TRAIN):
-        super().__init__(*arguments)
-        self.fault, self.bad, self.kind = fault, bad, kind
-        real = self._client_app
-
-        def app(message, context):
-            if message.metadata.message_type == self.kind and context.node_config["partition-id"] in self.bad:
-                return self.fault(message, lambda: real(message, context))
-            return real(message, context)
-
-        self._client_app = app
-
-
-def raises(message, answer):
-    raise RuntimeError("the battery is empty")
 
 
 def random_arrays(message, answer):
@@ -98,9 +79,9 @@ FAULTS = {
     "a user twice": (put("users", "user", lambda v: np.repeat(v[:1], len(v))), "a user stands twice"),
     "no users": (drop("users"), "has no record 'users'"),
     "a private array": (changed_reply(smuggle), "'user_embedding/values' that is not shared"),
-    "a weight below zero": (
-        changed_reply(lambda content: content["config"].update({"weight": -1.0})),
-        "weights of the reply are impossible",
+    "seconds below zero": (
+        changed_reply(lambda content: content["config"].update({"seconds": -1.0})),
+        "-1.0 seconds are impossible",
     ),
 }
 
@@ -126,7 +107,7 @@ def test_the_round_goes_on_as_if_only_the_others_were_there(tmp_path):
     class Both(Faulty):
         def _answer(self, message):
             reply = super()._answer(message)
-            if message.metadata.message_type == TRAIN and not reply.has_error():
+            if not reply.has_error():
                 log.append((message, reply))
             return reply
 
@@ -135,10 +116,9 @@ def test_the_round_goes_on_as_if_only_the_others_were_there(tmp_path):
     from bouquet.records import unpack
     from strategies.averaging import mean_change
     from tests.runs.helpers import last_checkpoint
-    from tests.runs.test_layouts import _spec
 
-    shared = unpack(log[0][0].content["shared"])
-    replies = [TrainReply.decode(r.content, {"item_embedding": _spec(m)}, "sum") for m, r in log]
+    shared = unpack(next(m.content["shared"] for m, _ in log if m.metadata.message_type == TRAIN))
+    replies = trained(log)
     assert len(replies) == 2
     expected = shared["item_embedding"] + mean_change(shared, replies)["item_embedding"]
     np.testing.assert_allclose(last_checkpoint(directory).shared["item_embedding"], expected, atol=1e-7)
@@ -175,7 +155,7 @@ def test_a_protocol_of_another_version_is_refused(tmp_path):
         reply.content["config"] = ConfigRecord({**reply.content["config"], "protocol": 0})
         return reply
 
-    with pytest.raises(RunFailed, match="speaks protocol 0, this server speaks 1"):
+    with pytest.raises(RunFailed, match="speaks protocol 0, this server speaks 2"):
         run_here(tmp_path / "run", small_settings(tmp_path), 2, Faulty, fault=old, bad={0, 1}, kind="query.roster")
 
 
@@ -218,11 +198,11 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 1 MB."""
+    """A file system of 64 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=False, capture_output=True
     )
     if mounted.returncode:
         pytest.skip("mounting a small file system needs rights that this user lacks")
@@ -231,16 +211,29 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "local"])
-def test_a_full_disk_fails_the_run_in_words(tmp_path, small_disk, strategy):
-    """1 MB: checkpoints (fedavg) or private tables (local) do not fit; whatever is left does not look complete."""
-    given = {"strategy": strategy, "num-server-rounds": 60, "checkpoint-every": 1, "embedding-size": 64}
-    out = small_disk / "run"
-    done = bouquet("run", "--engine", "local", "--compare-with", "", *pairs(given), "--out", str(out))
-    assert done.returncode == 1
-    assert "No space left on device" in done.stderr.strip().splitlines()[-1]
-    assert json.loads((out / "summary.json").read_text())["status"] in ("failed", "running")
-    for file in out.rglob("*.tmp"):
+def test_a_full_disk_fails_the_run_in_words(small_disk, strategy):
+    """Others fill the disk while checkpoints (fedavg) or private tables (local) are written; nothing looks complete."""
+    given = {"strategy": strategy, "num-server-rounds": 5000, "checkpoint-every": 1, "embedding-size": 4}
+    out = RunDirectory(small_disk / "run")
+    process = start_bouquet("run", "--engine", "local", "--compare-with", "", *pairs(given), "--out", str(out.path))
+    await_condition(lambda: len(out.rounds()) >= 1)
+    with (small_disk / "film").open("wb") as film, pytest.raises(OSError, match="No space left"):
+        film.write(bytes(2**26))
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "No space left on device" in error.strip().splitlines()[-1]
+    assert out.read_summary()["status"] in ("failed", "running")
+    for file in out.path.rglob("*.tmp"):
         pytest.fail(f"{file} was left half-written")
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_first_round(small_disk):
+    """600 tables of 800 x 64 float32 are 123 MB, in three versions 369 MB."""
+    given = {"strategy": "local", "num-server-rounds": 60, "embedding-size": 64}
+    done = bouquet("run", "--engine", "local", *pairs(given), "--out", str(small_disk / "run"))
+    assert done.returncode == 1
+    assert "needs about 369 MB of disk under" in done.stderr
+    assert list(small_disk.iterdir()) == []
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

@@ -17,9 +17,9 @@ from bouquet.engines.processes import end_all
 from bouquet.engines.release import QUIET_ENVIRONMENT
 from bouquet.errors import RunFailed
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.testing import assert_equal_runs
 from tests.conftest import REPOSITORY
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
-from tests.runs.test_resume import assert_equal_runs
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -115,6 +115,32 @@ def test_ctrl_c_ends_flower_too(tmp_path, short_folder):
     assert "Go on with: bouquet run -c" in stdout.strip().splitlines()[-1]
     assert out.read_summary()["status"] == "stopped"
     assert processes_below(short_folder) == []
+
+
+def test_a_killed_run_leaves_no_process_and_no_folder_and_goes_on_exactly(tmp_path, short_folder):
+    """kill -9 of `bouquet run` alone after its second round, with everything that Flower and Ray have started."""
+    settings = small_settings(tmp_path)
+    given = {key: settings[key] for key in (*KEYS, "embedding-size")}
+    out = RunDirectory(tmp_path / "run")
+    environment = {"TMPDIR": str(short_folder)}
+    arguments = ["run", "--nodes", "2", "--compare-with", "", *pairs(given), "--out", str(out.path)]
+    process = start_bouquet(*arguments, environment=environment)
+    try:
+        await_condition(lambda: len(out.rounds()) >= 2)
+        assert len(processes_below(short_folder)) > 3
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        await_condition(lambda: processes_below(short_folder) == [], seconds=30)
+        await_condition(lambda: list(short_folder.iterdir()) == [], seconds=30)
+    finally:
+        end_all(lambda: processes_below(short_folder))
+        process.communicate()
+    assert out.read_summary() == {"status": "running"}
+    resume = ["run", "--compare-with", "", "-c", f'resume="{out.path}"']
+    done = bouquet(*resume, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr
+    assert list(short_folder.iterdir()) == []
+    assert_equal_runs(out, run_here(tmp_path / "here", settings, 2), exact=False)
 
 
 def test_plain_flwr_run_works_from_the_checkout(tmp_path, short_folder):

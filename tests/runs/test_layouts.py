@@ -3,35 +3,22 @@
 import numpy as np
 import pytest
 
-from bouquet.arrays import ArraySpec
-from bouquet.engines.local import LocalGrid
-from bouquet.wire import TRAIN, TrainReply, TrainRequest
-from strategies import STRATEGIES
-from tests.runs.helpers import PLUG_INS, last_checkpoint, method, run_here, small_settings
+from bouquet.methods import METHODS
+from bouquet.methods.manifest import class_at
+from bouquet.testing import Recording
+from bouquet.testing.runs import total_update, trained
+from tests.runs.helpers import WITH_PLUG_INS, last_checkpoint, method, run_here, small_settings
 
-METHODS = [*sorted(STRATEGIES), *PLUG_INS]
-
-
-class Recording(LocalGrid):
-    """Keeps every request and reply."""
-
-    def __init__(self, *arguments, log):
-        super().__init__(*arguments)
-        self.log = log
-
-    def _answer(self, message):
-        reply = super()._answer(message)
-        self.log.append((message, reply))
-        return reply
+ALL = [*sorted(METHODS), *WITH_PLUG_INS]
 
 
-@pytest.mark.parametrize("strategy", METHODS)
+@pytest.mark.parametrize("strategy", ALL)
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, strategy, fraction):
     runs = {}
     for nodes in (1, 7, 40):
         # Adam makes whole steps of gradients that are rounding only, of which a deep network has many.
-        optimizer = "sgd" if strategy in ("fed3cr", *PLUG_INS) else "adam"
+        optimizer = "sgd" if strategy in ("fed3cr", *WITH_PLUG_INS) else "adam"
         settings = small_settings(tmp_path, **method(strategy), fraction_train=fraction, optimizer=optimizer)
         runs[nodes] = run_here(tmp_path / str(nodes), settings, nodes)
     first = runs[1]
@@ -57,7 +44,7 @@ def test_other_layouts_of_users_do_not_matter_either(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "strategy", [name for name in STRATEGIES if STRATEGIES[name].update == "sum" and name != "local"]
+    "strategy", [name for name, m in METHODS.items() if class_at(m.strategy).update == "sum" and name != "local"]
 )
 def test_the_update_of_a_shard_is_the_sum_over_its_users(tmp_path, strategy):
     """Round 1, where all start alike: 1 node of 40 users against 40 nodes of one, update by update."""
@@ -65,20 +52,16 @@ def test_the_update_of_a_shard_is_the_sum_over_its_users(tmp_path, strategy):
     for nodes, log in logs.items():
         settings = small_settings(tmp_path, strategy=strategy, num_server_rounds=1)
         run_here(tmp_path / str(nodes), settings, nodes, Recording, log=log)
-    totals, weights = {}, {}
+    totals = {nodes: total_update(log) for nodes, log in logs.items()}
     for nodes, log in logs.items():
-        total, weights[nodes] = {}, 0.0
         for reply in trained(log):
-            weights[nodes] += reply.weight
-            for name, packed in reply.sums.items():
-                rows = slice(None) if packed.rows is None else packed.rows
-                total.setdefault(name, np.zeros(shape_of(log, name)))[rows] += reply.factor * packed.values
+            for packed in reply.sums.values():
                 assert packed.values.dtype == (np.float64 if nodes == 1 else np.float32)
-        totals[nodes] = total
-    assert totals[40].keys() == totals[1].keys()
-    for name, values in totals[1].items():
-        np.testing.assert_allclose(totals[40][name], values, atol=1e-4 * np.abs(values).max())
-    assert weights[40] == weights[1]
+    (one, weight), (many, weights) = totals[1], totals[40]
+    assert many.keys() == one.keys()
+    for name, values in one.items():
+        np.testing.assert_allclose(many[name], values, atol=1e-4 * np.abs(values).max())
+    assert weights == weight
 
 
 def test_the_bytes_of_a_user_are_the_bytes_of_its_own_message(tmp_path):
@@ -89,25 +72,3 @@ def test_the_bytes_of_a_user_are_the_bytes_of_its_own_message(tmp_path):
         packed = reply.sums["item_embedding"]
         rows = 0 if packed.rows is None else packed.rows.nbytes
         assert reply.upload_bytes[0] == rows + packed.values.nbytes
-
-
-def trained(log):
-    """The training replies of a log, decoded."""
-    replies = []
-    for message, reply in log:
-        if message.metadata.message_type == TRAIN:
-            specs = {name: _spec(message, name) for name in message.content["shared"]}
-            assert TrainRequest.decode(message.content, specs).round == 1
-            reports = {"seconds": ()} if "reports" in reply.content else {}
-            replies.append(TrainReply.decode(reply.content, specs, "sum", reports))
-    return replies
-
-
-def shape_of(log, name):
-    """The shape of a shared array that travelled."""
-    sent = [message.content["shared"] for message, _ in log if message.metadata.message_type == TRAIN]
-    return next(tuple(shared[name].shape) for shared in sent if name in shared)
-
-
-def _spec(message, name="item_embedding"):
-    return ArraySpec(tuple(message.content["shared"][name].shape), by_item="item_embedding" in name)

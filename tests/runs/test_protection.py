@@ -1,19 +1,27 @@
 """What the server can read out of updates, and what clipping, decoys and noise do to it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from bouquet.arrays import initial_shared
 from bouquet.config import PrivacyOptions, RunConfig
 from bouquet.errors import ConfigError
 from bouquet.ragged import Ragged
-from bouquet.randomness import user_keys
-from bouquet.wire import TRAIN, TrainReply
-from client_app.host import histories_of
+from bouquet.randomness import SeededDraws, user_keys
+from bouquet.testing import Recording
+from bouquet.testing.runs import specs_of
+from bouquet.wire import TRAIN, EvaluateRequest, TrainReply, TrainRequest
+from client_app.node.handlers import evaluate, train
+from client_app.node.histories import histories_of
+from client_app.node.host import host_of
+from client_app.node.protection import protect
 from client_app.personalization.base import Changes
-from client_app.protection import decoy_items, protect
 from data_partition import load
-from tests.runs.helpers import run_here, small_settings
-from tests.runs.test_layouts import Recording, _spec
+from tests.runs.helpers import method, run_here, small_settings
+from tests.runs.reading import chance as chance_of
+from tests.runs.reading import equal_rows, guess_by_signs, guess_by_sum, main_direction, precision, watch
 
 ROUNDS = 8
 
@@ -28,11 +36,12 @@ def updates_of(tmp_path, **changes):
     tmp_path.mkdir(exist_ok=True)
     settings = small_settings(tmp_path, num_server_rounds=ROUNDS, evaluate_every=ROUNDS, **changes)
     run_here(tmp_path / "run", settings, 40, Recording, log=log)
-    seen = {}
+    seen, specs = {}, {"item_embedding": specs_of(log)["item_embedding"]}
     for message, reply in log:
         if message.metadata.message_type != TRAIN:
             continue
-        decoded = TrainReply.decode(reply.content, {"item_embedding": _spec(message)}, "sum")
+        users = message.content["users"]["user"].numpy()
+        decoded = TrainReply.decode(reply.content, users, specs, "sum")
         packed = decoded.sums["item_embedding"]
         rows = np.arange(len(packed.values)) if packed.rows is None else packed.rows
         seen.setdefault(int(decoded.users[0]), []).append((rows, packed.values))
@@ -81,16 +90,191 @@ def test_dense_updates_do_as_well(tmp_path):
     assert recovered(whole, truth) == recovered(seen, truth)
 
 
-def test_decoys_leave_the_server_guessing_between_them_and_the_history(tmp_path):
-    """As many decoys as items: at best about every second guess is right."""
-    plain = recovered(*updates_of(tmp_path / "plain", negatives_per_positive=1))
-    hidden = recovered(*updates_of(tmp_path / "decoys", negatives_per_positive=1, decoy_rows=15))
-    assert hidden < 0.75 * plain
-
-
 def test_noise_brings_the_server_to_chance(tmp_path):
     seen, truth = updates_of(tmp_path, negatives_per_positive=1, update_clip=0.5, update_noise=1.0)
     assert abs(recovered(seen, truth) - chance(truth)) < 0.1
+
+
+# -- the better attack ------------------------------------------------------------------------------------------------
+
+
+def seen(folder, rounds, **changes):
+    return watch(small_settings(folder, **changes), folder / "state", rounds)
+
+
+def test_the_main_direction_of_an_update_is_the_embedding_that_never_travels(tmp_path):
+    """A row moves along the user's own vector: after eight rounds the cosine of half of the users is above .99."""
+    watched = seen(tmp_path, 8)
+    cosines = [
+        abs(main_direction(sent[-1][1]) @ vector) / np.linalg.norm(vector)
+        for sent, vector in zip(watched.sent, watched.vectors, strict=True)
+    ]
+    assert np.median(cosines) > 0.99
+
+
+@pytest.mark.parametrize(("rounds", "negatives"), [(1, 4), (8, 1), (8, 4)])
+def test_signs_tell_what_is_liked(tmp_path, rounds, negatives):
+    """Four negatives per positive: one round gives everything."""
+    watched = seen(tmp_path, rounds, negatives_per_positive=negatives)
+    assert precision(watched, guess_by_signs(watched)) > 0.99
+
+
+@pytest.mark.parametrize("decoys", [15, 30])
+def test_an_update_does_not_tell_decoys_from_the_history(tmp_path, decoys):
+    """The liked side is the history and the decoys, and which is which is a guess: the share of the history in it.
+
+    The guess is not blind where the server knows what is popular: that finds .08 more.
+    """
+    watched = seen(tmp_path, 8, decoy_rows=decoys)
+    blind = np.array([len(items) / (len(items) + min(decoys, 60 - len(items))) for items in watched.truth])
+    sizes = np.array([len(items) for items in watched.truth])
+    share = (blind * sizes).sum() / sizes.sum()
+    assert precision(watched, guess_by_signs(watched)) == pytest.approx(share, abs=0.06)
+    assert precision(watched, guess_by_sum(watched)) == pytest.approx(share, abs=0.06)
+    assert precision(watched, guess_by_signs(watched, popular=True)) < share + 0.12
+
+
+def test_no_row_of_a_decoy_equals_another_row(tmp_path):
+    watched = seen(tmp_path, 3, decoy_rows=15)
+    assert sum(equal_rows(sent[-1]) for sent in watched.sent) == 0
+
+
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_under_noise_the_better_attack_is_near_chance_too(tmp_path, noise):
+    watched = seen(tmp_path, 8, update_clip=0.5, update_noise=noise)
+    for found in (guess_by_signs(watched), guess_by_sum(watched)):
+        assert abs(precision(watched, found) - chance_of(watched)) < 0.08
+
+
+# -- decoys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fcf", "cf-fedsr", "fedrap", "hetefedrec", "fed3cr"])
+def test_with_decoys_leaves_what_a_user_who_has_them_would_send(tmp_path, name):
+    """To the last bit, in every round: there is nothing in an update that could tell a decoy from an item."""
+    settings = small_settings(tmp_path, **method(name))
+    plain = host_of({**settings, "state-dir": str(tmp_path / "plain")}, {})
+    hidden = host_of({**settings, "decoy-rows": 5, "state-dir": str(tmp_path / "hidden")}, {})
+    having = replace(plain, place=replace(plain.place, histories=hidden.shown.histories))
+    assert (having.histories.train.lengths == plain.histories.train.lengths + 5).all()
+    users = len(plain.identities)
+    shared = initial_shared(plain.shared_specs, 0)
+    personal = {"group": np.arange(users) % 3} if name == "hetefedrec" else {}
+    for round_ in (1, 2, 3):
+        before = np.full(users, round_ - 1)
+        request = TrainRequest(
+            "s", round_, plain.identities, before, before, shared, personal, "sum", np.full(users, 1.0)
+        )
+        sent, expected = train(hidden, request), train(having, request)
+        assert np.array_equal(sent.loss, expected.loss)
+        assert sent.sums.keys() == expected.sums.keys()
+        for array, packed in expected.sums.items():
+            assert np.array_equal(sent.sums[array].values, packed.values), array
+            assert np.array_equal(sent.sums[array].rows, packed.rows), array
+
+
+def test_what_a_person_keeps_is_trained_without_decoys(tmp_path):
+    """Private vectors after a round from the same shared table: those of a run without decoys."""
+    settings = small_settings(tmp_path)
+    vectors = []
+    for decoys in (0, 5):
+        host = host_of({**settings, "decoy-rows": decoys, "state-dir": str(tmp_path / str(decoys))}, {})
+        users, shared = len(host.identities), initial_shared(host.shared_specs, 0)
+        none = np.zeros(users, np.int64)
+        train(host, TrainRequest("s", 1, host.identities, none, none, shared, weights=np.ones(users)))
+        vectors.append(host.state("s", shared).read(np.arange(users), none + 1)["user_embedding"])
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+
+
+def test_decoys_stand_anywhere_in_the_order_and_the_history_keeps_its_own(tmp_path):
+    host = host_of(small_settings(tmp_path, decoy_rows=6), {})
+    for user in range(len(host.identities)):
+        items, shown = host.histories.train.row(user), host.shown.histories.train.row(user)
+        assert shown[np.isin(shown, items)].tolist() == items.tolist()
+        assert len(np.unique(shown)) == len(shown) == len(items) + 6
+
+
+# -- keys of users -----------------------------------------------------------------------------------------------------
+
+
+def with_key(folder, text="07"):
+    (folder / "state.key").write_text(text * 32)
+    return {"state-key": str(folder / "state.key")}
+
+
+def test_a_node_with_a_key_names_its_users_as_nobody_can_guess(tmp_path):
+    """The server knows every raw id of the catalogue's makers, and inverts 40 of 40 keys without a salt and 0 with."""
+    settings = small_settings(tmp_path)
+    candidates = user_keys([str(user) for user in range(1000)])
+    assert np.isin(host_of(settings, {}).identities, candidates).sum() == 40
+    salted = host_of(settings, with_key(tmp_path))
+    assert np.isin(salted.identities, candidates).sum() == 0
+    assert np.array_equal(salted.place.roster(salted.shared_specs).users, salted.identities)
+    again = host_of({**settings, "seed": 5}, with_key(tmp_path))
+    assert np.array_equal(again.identities, salted.identities), "a node that comes back is known"
+
+
+def test_a_salt_changes_names_and_nothing_else(tmp_path):
+    """Negatives, initial vectors and candidates are keyed by what does not travel: the same updates and metrics."""
+    settings = small_settings(tmp_path)
+    answers = []
+    for number, node in enumerate(({}, with_key(tmp_path))):
+        host = host_of({**settings, "state-dir": str(tmp_path / f"state {number}")}, node)
+        users, shared = len(host.identities), initial_shared(host.shared_specs, 0)
+        none = np.zeros(users, np.int64)
+        sent = train(host, TrainRequest("s", 1, host.identities, none, none, shared, update="rows"))
+        found = evaluate(host, EvaluateRequest("s", 1, host.identities, none + 1, shared))
+        assert np.array_equal(sent.users, host.identities)
+        answers.append((sent.rows["item_embedding"].values, found.metrics))
+    for plain, salted in zip(*answers, strict=True):
+        np.testing.assert_array_equal(plain, salted)
+
+
+def test_secret_draws_change_with_the_key_and_not_with_the_seed_or_a_restart(tmp_path):
+    """Decoys of a user are the same in every run: those of two runs would otherwise have the history in common."""
+    settings = small_settings(tmp_path, secret_draws=True, decoy_rows=8)
+    (tmp_path / "b").mkdir()
+    runs = [(settings, ""), ({**settings, "seed": 9}, ""), (settings, "b")]
+    shown = [
+        host_of(run, with_key(tmp_path / folder, "07" if not folder else "08")).shown.histories.train.values
+        for run, folder in runs
+    ]
+    assert np.array_equal(shown[0], shown[1])
+    assert not np.array_equal(shown[0], shown[2])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": 8, "backend": "numba"},
+        {"batch_size": 8, "backend": "torch", "update_clip": 0.5, "update_noise": 0.1, "decoy_rows": 3},
+        {"batch_size": 8, "backend": "loop", "backbone": "ncf"},
+        {"strategy": "fedca", "fedca_ldp_delta": 0.1, "fedca_ldp_delta_features": 0.1},
+        {"backbone": "gru4rec"},
+    ],
+    ids=["numba", "noise", "ncf", "fedca", "dropout"],
+)
+def test_everything_that_is_drawn_can_be_drawn_from_the_secret(tmp_path, changes):
+    """The same after a restart, and other than from the seed."""
+    (tmp_path / "data").mkdir()
+    sent = []
+    for number, secret in enumerate((True, True, False)):
+        settings = small_settings(tmp_path / "data", **changes, secret_draws=secret)
+        host = host_of({**settings, "state-dir": str(tmp_path / str(number))}, with_key(tmp_path))
+        users, shared = len(host.identities), initial_shared(host.shared_specs, 0)
+        personal, reports = {}, ()
+        if host.config.strategy == "fedca":
+            personal = {name: np.repeat(values[None], users, axis=0) for name, values in shared.items()}
+            shared, reports = {}, ("features",)
+        none = np.zeros(users, np.int64)
+        request = TrainRequest("s", 1, host.identities, none, none, shared, personal, "rows", none * 1.0, reports)
+        reply = train(host, request)
+        sent.append({name: packed.values for name, packed in reply.rows.items()} | dict(reply.reports))
+    for name, values in sent[0].items():
+        assert np.array_equal(values, sent[1][name]), name
+    assert any(
+        values.shape != sent[2][name].shape or (values != sent[2][name]).any() for name, values in sent[0].items()
+    )
 
 
 # -- by hand ---------------------------------------------------------------------------------------------------------
@@ -109,8 +293,7 @@ def one_user(values=((3.0, 0.0), (0.0, 4.0))):
 
 
 def protected(**options):
-    positives = Ragged.from_lengths([1], np.array([1]))
-    return protect(one_user(), PrivacyOptions(**options), USER, positives, 10, seed=7, round_=1)
+    return protect(one_user(), PrivacyOptions(**options), USER, 10, SeededDraws(7), round_=1)
 
 
 def test_an_update_is_scaled_down_to_the_clip_and_never_up():
@@ -119,24 +302,12 @@ def test_an_update_is_scaled_down_to_the_clip_and_never_up():
     np.testing.assert_array_equal(protected(update_clip=6.0).by_item["item_embedding"], [[3, 0], [0, 4]])
 
 
-def test_decoys_are_other_items_that_carry_the_change_of_a_training_item():
-    result = protected(decoy_rows=3)
-    decoys = decoy_items(np.array([1]), 3, 10, USER[0], 7)
-    assert len(decoys) == 3
-    assert 1 not in decoys
-    assert set(result.rows.row(0)) == {1, 5} | set(decoys)
-    for row, values in zip(result.rows.row(0), result.by_item["item_embedding"], strict=True):
-        if row == 1 or row in decoys:
-            np.testing.assert_array_equal(values, [3, 0])
-
-
 def test_noise_is_on_every_row_and_has_its_scale():
     """z = 2 and C = 5: σ = 10 on 10 · 2 values; over 500 rounds the mean is Δ and the deviation is 10."""
-    positives = Ragged.from_lengths([1], np.array([1]))
     options = PrivacyOptions(update_clip=5.0, update_noise=2.0)
     tables = np.array(
         [
-            protect(one_user(), options, USER, positives, 10, seed=7, round_=round_).by_item["item_embedding"]
+            protect(one_user(), options, USER, 10, SeededDraws(7), round_).by_item["item_embedding"]
             for round_ in range(1, 501)
         ]
     )

@@ -3,16 +3,15 @@
 import os
 import signal
 
-import numpy as np
 import pytest
 
 from bouquet.errors import StateError
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.testing import assert_equal_runs
 from tests.runs.helpers import (
-    PLUG_INS,
+    WITH_PLUG_INS,
     await_condition,
     bouquet,
-    last_checkpoint,
     method,
     pairs,
     run_here,
@@ -20,20 +19,8 @@ from tests.runs.helpers import (
     start_bouquet,
 )
 
-FIGURES = ("test", "validation", "best_round", "rounds", "fairness", "users", "series")
 
-
-def assert_equal_runs(found: RunDirectory, expected: RunDirectory, exact=True):
-    tolerance = 0 if exact else 1e-5
-    for name, values in last_checkpoint(expected).shared.items():
-        np.testing.assert_allclose(last_checkpoint(found).shared[name], values, rtol=0, atol=tolerance)
-    for key in FIGURES:
-        assert found.read_summary().get(key) == expected.read_summary().get(key), key
-    np.testing.assert_array_equal(found.read_users()[1], expected.read_users()[1])
-    assert [line["round"] for line in found.rounds()] == [line["round"] for line in expected.rounds()]
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "fed3cr", "hetefedrec", "local", *PLUG_INS])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "fed3cr", "hetefedrec", "local", *WITH_PLUG_INS])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_five_rounds_and_five_more_are_ten(tmp_path, strategy, fraction):
     settings = small_settings(

@@ -1,22 +1,29 @@
 """Averaging on the server: by hand, against the textbook, and the same through either kind of update."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bouquet.config import RunConfig
-from bouquet.records import PackedArray
+from bouquet.methods import METHODS
+from bouquet.methods.manifest import class_at
+from bouquet.methods.parts import ServerOptimizerOptions
+from bouquet.packed import PackedArray
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
-from strategies import STRATEGIES
-from strategies.averaging import AveragingOptions, FedAvg, mean_change
-from strategies.base import BaseStrategy
+from strategies.averaging import FedAvg, mean_change
+from strategies.cf_fedsr_strategy import weighted_change
+from strategies.federation.base import BaseStrategy
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
 
 def reply(values, rows=None, factor=1.0, weight=1.0):
     packed = PackedArray(None if rows is None else np.array(rows, np.int32), np.array(values))
     users = np.zeros(1, np.uint64)
-    return TrainReply(users, np.zeros(1, np.float32), np.zeros(1, np.int64), {"q": packed}, factor, weight)
+    return TrainReply(
+        users, np.zeros(1, np.float32), np.zeros(1, np.int64), {"q": packed}, factor=factor, weight=weight
+    )
 
 
 def test_mean_change_by_hand():
@@ -35,7 +42,7 @@ def test_nobody_with_weight_changes_nothing():
 
 
 def strategy(tmp_path, **options):
-    return FedAvg(RunConfig(), AveragingOptions(**options), RunDirectory(tmp_path))
+    return FedAvg(RunConfig(), ServerOptimizerOptions(**options), RunDirectory(tmp_path))
 
 
 def test_plain_averaging_adds_the_mean(tmp_path):
@@ -74,21 +81,15 @@ class ByRows(FedAvg):
     update = "rows"
 
     def aggregate(self, server_round, shared, replies, users):
-        total = np.zeros(shared["item_embedding"].shape)
-        weights = self.roster.sizes[np.concatenate(users)]
-        for part, members in zip(replies, users, strict=True):
-            packed = part.rows["item_embedding"]
-            owner = np.repeat(np.arange(len(members)), np.diff(packed.indptr))
-            np.add.at(total, packed.rows, packed.values * self.roster.sizes[members][owner][:, None])
-        mean = self._adam(server_round, {"item_embedding": total / weights.sum()})
-        step = self.options.server_learning_rate * mean["item_embedding"]
-        return {"item_embedding": (shared["item_embedding"] + step).astype(np.float32)}
+        weights = self.roster.sizes[np.concatenate(users)].astype(float)
+        total = weighted_change(shared, replies, weights)["item_embedding"]
+        return self.optimizer.step(server_round, shared, {"item_embedding": total / weights.sum()})
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 40])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_rows_per_user_carry_the_same_as_sums(tmp_path, nodes, fraction, monkeypatch):
-    monkeypatch.setitem(STRATEGIES, "by-rows", ByRows)
+    monkeypatch.setitem(METHODS, "by-rows", replace(METHODS["fedavg"], name="by-rows", strategy=f"{__name__}:ByRows"))
     settings = small_settings(tmp_path, fraction_train=fraction)
     by_rows = run_here(tmp_path / "rows", settings | {"strategy": "by-rows"}, nodes)
     by_sum = run_here(tmp_path / "sum", settings | {"strategy": "fedavg"}, nodes)
@@ -104,6 +105,6 @@ def test_sampled_users_are_a_fraction_without_repeats_and_differ_by_round(tmp_pa
 def test_every_strategy_is_a_flower_strategy():
     from flwr.serverapp.strategy import Strategy
 
-    for method in STRATEGIES.values():
-        assert issubclass(method, BaseStrategy)
-        assert issubclass(method, Strategy)
+    for method in METHODS.values():
+        assert issubclass(class_at(method.strategy), BaseStrategy)
+        assert issubclass(class_at(method.strategy), Strategy)

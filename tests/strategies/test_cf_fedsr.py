@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.cf_fedsr import allocate, cluster, eligible, fair_weights
@@ -137,6 +137,36 @@ def test_clusters_of_users_who_are_alike(method):
     few = cluster(np.array([[0.0], [0.0], [0.0], [1.0]]), method, 5, seed=0)
     assert len(few) == 4
     assert few[0] == few[1] == few[2]
+
+
+@pytest.mark.parametrize("method", ["k-means", "mean-shift"])
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_any_users_can_be_clustered(method, data):
+    """One user, two, all alike, some alike, alike but for rounding; few or many dimensions, any scale and place."""
+    different = data.draw(st.integers(1, 8), label="different")
+    random = np.random.default_rng(data.draw(st.integers(0, 2**16), label="seed"))
+    dimensions = data.draw(st.sampled_from([1, 2, 16, 64]), label="dimensions")
+    scale = data.draw(st.sampled_from([1e-30, 1e-3, 1.0, 1e6]), label="scale")
+    place = data.draw(st.sampled_from([0.0, 1.0, 1e3]), label="place")
+    noise = data.draw(st.sampled_from([0.0, 1e-12, 1e-9, 1e-7, 1e-5]), label="noise")
+    copies = data.draw(st.lists(st.integers(1, 5), min_size=different, max_size=different), label="copies")
+    heaps = np.repeat(random.standard_normal((different, dimensions)), copies, axis=0)
+    points = (scale * (place + heaps + noise * random.standard_normal(heaps.shape))).astype(np.float32)
+    labels = cluster(points, method, data.draw(st.integers(1, 20), label="clusters"), seed=0)
+    assert labels.shape == (len(points),)
+    assert labels.min() >= 0
+    _, who = np.unique(points, axis=0, return_inverse=True)
+    assert all(len(set(labels[who == one])) == 1 for one in np.unique(who)), "users who are alike are together"
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 8])
+def test_mean_shift_of_two_heaps_one_of_which_is_a_point(dimensions):
+    """Half of the users are the same one: the nearest third of each is at distance 0, and no bandwidth at all."""
+    heap = 9 + 0.1 * np.random.default_rng(0).standard_normal((10, dimensions))
+    labels = cluster(np.concatenate([np.zeros((10, dimensions)), heap]), "mean-shift", 0, seed=0)
+    assert len(set(labels[:10])) == 1
+    assert set(labels[:10]).isdisjoint(labels[10:])
 
 
 def test_mean_shift_of_more_users_than_it_is_fitted_to():

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from bouquet.evaluation.metrics import CANDIDATE_SETS
+from bouquet.testing import Recording, assert_equal_runs
 from bouquet.wire import RosterReply
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
-from tests.runs.test_layouts import Recording
-from tests.runs.test_resume import assert_equal_runs
 
 SEQUENCES = {"strategy": "cf-fedsr", "backbone": "gru4rec", "fraction_train": 0.4, "cf_fedsr_lambda_1": 12}
 
@@ -133,6 +132,6 @@ def test_a_run_ends_when_it_has_not_got_better(tmp_path, patience):
     again = run_here(tmp_path / "run", settings | {"resume": str(run.path)}, 2)
     assert again.read_summary()["rounds"] == summary["rounds"]
     line = run.rounds()[0]["bytes"]
-    assert summary["bytes"]["to_best_round"] == pytest.approx(
+    assert summary["bytes"]["training_to_best_round"] == pytest.approx(
         2 * 40 * (line["down_per_user"] + line["up_per_user"]), 0.2
     )

@@ -53,13 +53,13 @@ def test_the_server_knows_the_tables_that_devices_have(tmp_path, backbone, fract
     order = np.searchsorted(checkpoint.users, index["users"])
     for name in ("item_embedding", *(("weight_1", "output") if backbone == "ncf" else ())):
         stored = np.load(folder / f"{name}.npy")[newest, np.arange(len(newest))]
-        trained = checkpoint.trained[order]
+        trained = checkpoint.versions[order] > 0
         found = checkpoint.extra[f"table/{name}"][order]
         np.testing.assert_allclose(found[trained], stored[trained], rtol=0, atol=1e-6)
 
 
 def test_with_noise_the_server_has_noisy_tables_and_devices_keep_their_own(tmp_path):
-    settings = small_settings(tmp_path, strategy="fedca", ldp_delta=0.3, num_server_rounds=1, checkpoint_every=1)
+    settings = small_settings(tmp_path, strategy="fedca", fedca_ldp_delta=0.3, num_server_rounds=1, checkpoint_every=1)
     directory = run_here(tmp_path / "run", settings, 1)
     checkpoint = last_checkpoint(directory)
     folder = next((tmp_path / "run" / "nodes").glob("*/node-0-of-1"))
@@ -108,7 +108,7 @@ def test_bytes_down_are_a_table_of_ones_own(tmp_path):
         {"fedca_complementarity": "raw", "fedca_complementarity_sign": "orthogonal"},
         {"fedca_solver": "cvxpy"},
         {"fedca_evaluate": "trained", "fedca_objective": "eq8", "fedca_proximal": 0.1},
-        {"ldp_delta_features": 0.1, "fedca_prior": "uniform"},
+        {"fedca_ldp_delta_features": 0.1, "fedca_prior": "uniform"},
     ],
     ids=lambda options: " ".join(options),
 )

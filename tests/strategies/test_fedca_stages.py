@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, RunConfig, TrainingOptions
-from client_app.host import histories_of
+from bouquet.randomness import SeededDraws
+from client_app.node.histories import histories_of
 from client_app.training import BACKENDS, LocalTask
 from data_partition import load, training_negatives
 from models import BACKBONES
-from strategies import distances, fedca
+from strategies import fedca
 from strategies.fedca import complementarity_matrix, composite_weights, mix, similarity_matrix
+from strategies.numerics import distances
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -517,9 +519,9 @@ def test_a_round_on_real_data(real_data):
         ),
         users=users,
         round=1,
-        seed=0,
+        draws=SeededDraws(0),
         positives=positives,
-        negatives=training_negatives(positives, positives, items, 4, users, 0, 1),
+        negatives=training_negatives(positives, positives, items, 4, users, SeededDraws(0), 1),
         shared={},
         private={
             "user_embedding": initial_private("user_embedding", backbone.private["user_embedding"], 0, users),

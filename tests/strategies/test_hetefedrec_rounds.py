@@ -1,6 +1,7 @@
 """HeteFedRec over rounds: prefixes, columns, baselines, what travels to whom, and devices that grow or lie."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,12 @@ from flwr.app import ArrayRecord
 
 from bouquet.arrays import ArraySpec
 from bouquet.errors import RunFailed
-from bouquet.wire import TRAIN, TrainReply
+from bouquet.records import Report
+from bouquet.testing import Recording
+from bouquet.wire import TRAIN, TrainReply, TrainRequest
 from strategies.hetefedrec import assign_groups
 from tests.deployment.fleet import Fleet, write_catalogue, write_history
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
-from tests.runs.test_layouts import Recording
 
 METHODS = ("hetefedrec", "all-small", "all-large", "all-large-exclusive", "standalone", "clustered", "direct")
 PLAIN = {"server_optimizer": "sgd", "server_learning_rate": 1.0}
@@ -69,7 +71,9 @@ def first_round(tmp_path, **changes):
             (group,) = message.content["personal"]["group"].numpy().tolist()
             sent = {name: array.numpy() for name, array in message.content["shared"].items()}
             specs = {name: ArraySpec(v.shape, by_item="item_embedding" in name) for name, v in sent.items()}
-            users.append((group, sent, TrainReply.decode(reply.content, specs, "sum", {"seconds": ()})))
+            request = TrainRequest.decode(message.content, specs)
+            found = TrainReply.decode(reply.content, request.users, specs, "sum", {"seconds": Report()})
+            users.append((group, sent, replace(found, factor=request.weights[0], weight=request.weights[0])))
     return directory, users
 
 

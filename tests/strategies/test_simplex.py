@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import simplex
-from strategies.simplex import QuadraticProgramme, project_rows
+from strategies.numerics import simplex
+from strategies.numerics.simplex import QuadraticProgramme, project_rows
 from tests.conftest import REPOSITORY
 
 ordinary = st.floats(-2.0, 2.0)

@@ -1,0 +1,272 @@
+"""The file of a results table: which rows, under which settings, against whose printed figures.
+
+title = "…"
+metrics = ["HR@10", "NDCG@10"]       # columns, for each of …
+candidates = ["full", "sampled-99"]  # … these candidate sets
+digits = 3                           # of metrics
+seeds = [0, 1, 2]
+against = "fedavg"                   # row of the paired tests; left out: no tests
+extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round; HeteFedRec also has
+                                     # "groups" (the last metric, by group) and "collapse" (variance of singular values)
+part = "test"                        # which hidden items are ranked; "validation" for tables that settings come from
+
+[settings]                           # of all rows; `-c` goes over them
+dataset = "ml-100k"
+
+[[rows]]                             # a federated row: settings over a configuration file
+name = "fedavg"
+label = "FedAvg"
+config = "../ml-100k-fedavg.toml"    # relative to this file; may be left out
+settings = {local-epochs = 5}
+printed = {"sampled-99" = {"HR@10" = 0.48}}
+printed-source = "a paper, Table 2"
+
+[[rows]]                             # a centralized row: a name of models.centralized
+name = "popularity"
+centralized = "popularity"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from bouquet.config import Scalar, check, did_you_mean, lookup, parsed
+from bouquet.errors import ConfigError
+from bouquet.evaluation import CANDIDATE_SETS, METRICS
+from bouquet.experiments.baselines import ANOTHER_ROW
+from bouquet.experiments.settings import option_classes, parse_pairs, read_config_file, validate, with_defaults
+from bouquet.methods import METHODS
+from client_app.node.histories import no_order
+from client_app.personalization import check_order
+from data_partition import has_time
+from models.centralized import POOLED, SEQUENTIAL
+
+# What a centralized row depends on, beside its seed. Its negatives are always honest and it has no nodes.
+CENTRALIZED_KEYS = (
+    "dataset",
+    "data-dir",
+    "data-file",
+    "user-column",
+    "item-column",
+    "time-column",
+    "min-interactions",
+    "max-users",
+    "repeats",
+    "split",
+    "validation-share",
+    "hold-out",
+    "split-seed",
+    "test-history",
+)
+# Rows whose users are not the same, hide other items, or may read different things, are no table.
+SHARED_KEYS = (
+    "dataset",
+    "data-file",
+    "min-interactions",
+    "max-users",
+    "repeats",
+    "split",
+    "validation-share",
+    "hold-out",
+    "split-seed",
+    "test-history",
+)
+# These belong to the cell.
+RESERVED_KEYS = ("seed", "out", "resume", "state-dir")
+# Closed forms: another seed gives the same numbers.
+WITHOUT_SEED = ("popularity", "itemknn", "ease")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, alias_generator=lambda name: name.replace("_", "-")
+    )
+
+
+class Row(_Part):
+    """One line of the table."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    label: str = ""
+    config: str = ""
+    settings: dict[str, Scalar] = {}
+    centralized: str = ""
+    printed: dict[str, dict[str, float]] = {}
+    printed_source: str = ""
+
+    @property
+    def title(self) -> str:
+        """What the row is called in the table."""
+        return self.label or self.name
+
+
+class TableFile(_Part):
+    """A whole table."""
+
+    title: str
+    metrics: Annotated[list[str], Field(min_length=1)] = ["HR@10", "NDCG@10"]
+    candidates: Annotated[list[str], Field(min_length=1)] = ["full", "sampled-99"]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
+    against: str = ""
+    digits: Annotated[int, Field(ge=3, le=6)] = 3
+    extra: list[Literal["fairness", "traffic", "groups", "collapse"]] = []
+    part: Literal["test", "validation"] = "test"
+    settings: dict[str, Scalar] = {}
+    rows: Annotated[list[Row], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row under one seed.
+
+    Attributes:
+        path: its results folder.
+        settings: everything that it depends on; for a federated row a whole configuration.
+    """
+
+    row: Row
+    seed: int
+    path: Path
+    settings: Mapping[str, Scalar]
+
+    @property
+    def title(self) -> str:
+        """What the cell is called on the screen."""
+        return f"{self.row.name}, seed {self.seed}"
+
+
+def read_table_file(path: Path) -> TableFile:
+    """Read and check the file of a table.
+
+    Raises:
+        ConfigError: it is missing, no TOML, or something in it is wrong: one sentence about the first thing.
+    """
+    try:
+        table = TableFile.model_validate(read_config_file(path))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_sentence(error.errors()[0])}") from None
+    try:
+        _check_names(table)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return table
+
+
+def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) -> list[Cell]:
+    """Every cell of the table, row by row.
+
+    Args:
+        base: folder that the rows' configuration files are relative to.
+        out: folder of the table.
+        overrides: texts of `-c`, for all cells.
+    Raises:
+        ConfigError: settings are wrong, or rows are on different data.
+    """
+    over_all: dict[str, Scalar] = {}
+    for text in overrides:
+        over_all |= parse_pairs(text)
+    cells = []
+    for row in table.rows:
+        try:
+            settings = _row_settings(row, base, table.settings, over_all)
+        except ConfigError as error:
+            raise ConfigError(f"Row '{row.name}': {error}") from None
+        seedless = row.centralized in WITHOUT_SEED if row.centralized else METHODS[str(settings["strategy"])].seedless
+        seeds = table.seeds[:1] if seedless else table.seeds
+        for seed in seeds:
+            cells.append(Cell(row, seed, out / "cells" / row.name / f"seed-{seed}", settings | {"seed": seed}))
+    _require_shared(cells)
+    return cells
+
+
+def _row_settings(
+    row: Row, base: Path, common: Mapping[str, Scalar], over_all: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    """All settings of a row but its seed: defaults, its configuration file, the table's, the row's, then `-c`."""
+    in_file = read_config_file(base / row.config) if row.config else {}
+    given = {**in_file, **common, **row.settings, **over_all}
+    for key in RESERVED_KEYS:
+        if key in given:
+            raise ConfigError(f"'{key}' is set by the table for every cell; leave it out.")
+    if row.centralized:
+        check(given, option_classes())
+        given = {key: value for key, value in given.items() if key in CENTRALIZED_KEYS}
+    validate(given)
+    everything = with_defaults(given)
+    _require_order(row, everything)
+    return {key: everything[key] for key in CENTRALIZED_KEYS} if row.centralized else everything
+
+
+def _require_order(row: Row, settings: Mapping[str, Scalar]) -> None:
+    """Before any cell is run: what reads the order of histories needs times."""
+    config = parsed(settings).run
+    in_time = has_time(config.dataset, config.time_column)
+    if not row.centralized:
+        check_order(parsed(settings), in_time)
+    elif row.centralized in SEQUENTIAL and not in_time:
+        raise ConfigError(no_order(row.centralized, config, ANOTHER_ROW))
+
+
+def _require_shared(cells: Sequence[Cell]) -> None:
+    first = cells[0]
+    for cell in cells:
+        for key in SHARED_KEYS:
+            if cell.settings[key] != first.settings[key]:
+                raise ConfigError(
+                    f"All rows of a table are on the same data and split, and '{key}' is {first.settings[key]!r} "
+                    f"in row '{first.row.name}' and {cell.settings[key]!r} in row '{cell.row.name}'. Put it into "
+                    "[settings]."
+                )
+
+
+def _check_names(table: TableFile) -> None:
+    rows = [row.name for row in table.rows]
+    for name in rows:
+        if rows.count(name) > 1:
+            raise ConfigError(f"There are two rows '{name}'.")
+    if len(set(table.seeds)) < len(table.seeds):
+        raise ConfigError("A seed stands twice in seeds.")
+    if table.against:
+        lookup(dict.fromkeys(rows), "row", table.against)
+    if table.part == "validation" and table.extra:
+        raise ConfigError(
+            "'extra' are columns of the test part, and a table with part = \"validation\" has none of it."
+        )
+    _lookup_figures(table.candidates, table.metrics)
+    for row in table.rows:
+        for candidates, figures in row.printed.items():
+            _lookup_figures([candidates], figures)
+        if row.centralized:
+            lookup(POOLED, "centralized model", row.centralized)
+            if row.config or row.settings:
+                raise ConfigError(
+                    f"row '{row.name}' is centralized: it takes the data settings of the table, and no config or "
+                    "settings of its own."
+                )
+
+
+def _lookup_figures(candidates: Sequence[str], metrics: Sequence[str] | Mapping[str, float]) -> None:
+    for name in candidates:
+        lookup(dict.fromkeys(CANDIDATE_SETS), "candidate set", name)
+    for name in metrics:
+        lookup(dict.fromkeys(METRICS), "metric", name)
+
+
+def _sentence(error: ErrorDetails) -> str:
+    place, key = list(error["loc"]), str(error["loc"][-1])
+    where = f" in row {int(place[1]) + 1}" if place[0] == "rows" and len(place) > 1 else ""
+    if error["type"] == "extra_forbidden":
+        part: Any = Row if where else TableFile
+        known = [name.replace("_", "-") for name in part.model_fields]
+        return f"there is no key '{key}'{where}.{did_you_mean(key, known)}"
+    if error["type"] == "missing":
+        return f"'{key}' is missing{where}."
+    dotted = ".".join(str(step) for step in (place[2:] if where else place))
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    return f"'{dotted}'{where} cannot be {error['input']!r}: {message}."

@@ -1,0 +1,294 @@
+"""From finished cells to `table.md` and `table.csv`.
+
+Both are functions of the cells alone: no times of day, no seconds, so that a table that was run again can be
+compared with the old one line by line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bouquet.errors import DataError
+from bouquet.evaluation import CANDIDATE_SETS
+from bouquet.experiments.baselines import VALIDATION_USERS
+from bouquet.experiments.comparison import Finished
+from bouquet.experiments.figures import figure, kilobytes, probability
+from bouquet.experiments.settings import literal, parse_pairs
+from bouquet.experiments.table_file import Cell, Row, TableFile
+from bouquet.experiments.table_results import Column, RowResult, Tests, row_results, row_tests
+from bouquet.files import write_atomically
+from data_partition import DATASETS, caution_of, has_time
+
+HOLD_OUTS = {
+    "last": "the last interaction of each user in time is for test, the one before for validation",
+    "random": "one random interaction of each user is for test and one for validation",
+    "last-row": "the last row of each user in the file is for test, the one before for validation, which LEAKS where "
+    "the order of rows tells the future",
+}
+READ_AT_TEST = {
+    "known": "all that is known by then, the validation item too",
+    "training": "the training items alone",
+}
+SHARES = {
+    "ratio": "a random fifth of each user's interactions is for test, {share} of the rest for validation",
+    "published": "what those who published the set hold out is for test, {share} of each user's others for validation",
+}
+
+
+def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str) -> str:
+    """Write `table.md` and `table.csv` from the rows all of whose cells are complete.
+
+    Args:
+        command: what makes this table again.
+    Returns:
+        The main part of `table.md`: the figures, and what must stand beside them.
+    Raises:
+        ConfigError: cells hold different data.
+        DataError: no row is complete, or a cell's files are damaged.
+    """
+    results = row_results(table, cells)
+    if not results:
+        raise DataError(f"No row of the table in {out} is complete.")
+    columns = [(candidates, metric) for candidates in table.candidates for metric in table.metrics]
+    tests = row_tests(table, results, columns)
+    main = _main_table(results, columns, table.extra, table.digits)
+    if caution := caution_of(str(results[0].runs[0].settings["dataset"])):
+        main += f"\n\n**Caution.** {caution}"
+    parts = [f"# {table.title}", _protocol(table, results), main]
+    parts += _notes(table, results)
+    if tests:
+        parts.append(_test_table(table, results, columns, tests))
+    parts.append(f"Made with:\n\n```\n{command}\n```")
+    write_atomically(out / "table.csv", _csv(results, columns, tests))
+    write_atomically(out / "table.md", "\n\n".join(parts) + "\n")
+    return main
+
+
+def command_line(file: Path, out: Path, overrides: Sequence[str]) -> str:
+    """What makes the table again, on any machine: without the place of the data."""
+    here = Path.cwd()
+    shown = file.absolute().relative_to(here) if file.absolute().is_relative_to(here) else file
+    words = ["bouquet", "table", str(shown), "--out", str(out)]
+    for text in overrides:
+        pairs = {key: value for key, value in parse_pairs(text).items() if key != "data-dir"}
+        if pairs:
+            words += ["-c", " ".join(f"{key}={literal(value)}" for key, value in pairs.items())]
+    return shlex.join(words)
+
+
+def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
+    first = results[0].runs[0]
+    data, settings = first.summary, first.settings
+    rule = _rule(first)
+    negatives = {
+        run.summary["train_negatives"] for result in results for run in result.runs if not result.row.centralized
+    }
+    least = settings["min-interactions"]
+    dropped = f" ({data['dropped_users']:,} users with fewer than {least} items are left out)" if least else ""
+    sample = " (a random sample of users)" if settings["max-users"] else ""
+    words = [
+        f"{_title_of(str(settings['dataset']))}: {data['users']:,} users, {data['items']:,} items, "
+        f"{data['interactions']:,} interactions{sample}{dropped}.",
+        f"Split {settings['split']}: {rule} (split seed {settings['split-seed']}).",
+        f"At test, models that read a history have read {READ_AT_TEST[str(settings['test-history'])]}.",
+        "Candidates: " + "; ".join(_candidates(name, settings["repeats"] == "keep") for name in table.candidates) + ".",
+    ]
+    if "honest" in negatives:
+        words.append("Training negatives: honest, any item but the user's own training items.")
+    if "paper" in negatives:
+        words.append(
+            "Rows marked LEAKY draw training negatives from the items that a user never touches, hidden items "
+            "excluded, as published codes do: the hidden item is then the one that is never trained as a negative."
+        )
+    words.append(
+        f"Seeds {', '.join(map(str, table.seeds))}; the reported round is the best on validation (NDCG@10, full)."
+    )
+    if table.part == "validation":
+        words.append(
+            "All figures are those of the validation items, which settings are chosen by, not of the test items."
+        )
+    words.append(
+        "Figures are means over users and seeds, ± one standard error over seeds; rows that do not depend on a seed "
+        "have none."
+    )
+    return "\n".join(words)
+
+
+def _candidates(name: str, repeats: bool) -> str:
+    if name == "full" and repeats:
+        return "full = all items, also those that the user is known to have, because users come back to items"
+    if name == "full":
+        return "full = all items but those that the user is known to have"
+    return f"{name} = the hidden item and {name.removeprefix('sampled-')} random items that the user never touched"
+
+
+def _rule(run: Finished) -> str:
+    """What is held out, in words."""
+    if shares := SHARES.get(str(run.settings["split"])):
+        share = float(run.settings["validation-share"])
+        return shares.format(share="a tenth" if share == 0.1 else f"{100 * share:g} %" if share else "nothing")
+    return HOLD_OUTS[_hold_out(run)]
+
+
+def _hold_out(run: Finished) -> str:
+    settings = run.settings
+    if settings["hold-out"] != "auto":
+        return str(settings["hold-out"])
+    name = str(settings["dataset"])
+    return "last" if has_time(name, str(settings["time-column"])) else "random"
+
+
+def _title_of(dataset: str) -> str:
+    return DATASETS[dataset].title if dataset in DATASETS else dataset
+
+
+EXTRA = {
+    "fairness": [f"variance over users, {candidates}" for candidates in CANDIDATE_SETS],
+    "traffic": ["bytes to the best round, training + evaluation"],
+    "groups": ["by group, smallest data first"],
+    "collapse": ["variance of singular values"],
+}
+
+
+def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str], digits: int) -> str:
+    printed = {column for column in columns for result in results if _printed(result.row, column) is not None}
+    header = [""]
+    for candidates, metric in columns:
+        header.append(f"{metric}, {candidates}")
+        header += ["printed"] * ((candidates, metric) in printed)
+    header += [
+        "best round",
+        "down per user and round",
+        "up",
+        *(heading for name in EXTRA if name in extra for heading in EXTRA[name]),
+    ]
+    lines = []
+    for result in results:
+        line = [result.title]
+        for column in columns:
+            line.append(_with_error(float(result.by_seed(column).mean()), result.seed_error(column), digits))
+            if column in printed:
+                line.append(figure(_printed(result.row, column), digits))
+        line += [result.best_rounds() or "–", kilobytes(result.bytes("down")), kilobytes(result.bytes("up"))]
+        if "fairness" in extra:
+            line += [figure(result.fairness(candidates)) for candidates in CANDIDATE_SETS]
+        if "traffic" in extra:
+            line.append(" + ".join(_megabytes(result.traffic(part)) for part in ("training", "evaluation")))
+        if "groups" in extra:
+            line.append(" / ".join(figure(value, digits) for value in result.by_group(columns[-1][1])) or "–")
+        if "collapse" in extra:
+            variance = result.singular_variance()
+            line.append("–" if variance is None else f"{variance:.3g}")
+        lines.append(line)
+    return _markdown(header, lines)
+
+
+def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
+    by_source: dict[str, list[str]] = {}
+    for result in results:
+        if result.row.printed:
+            by_source.setdefault(result.row.printed_source or "source not given", []).append(result.row.title)
+    notes = [f"Printed figures of {', '.join(titles)}: {source}." for source, titles in by_source.items()]
+    chosen = [f"{result.title}: {words}" for result in results if (words := result.chosen())]
+    if chosen:
+        notes.append(
+            f"Chosen by NDCG@10 (full) on the validation items, of at most {VALIDATION_USERS:,} users drawn at random: "
+            f"{'; '.join(chosen)}."
+        )
+    complete = {result.row.name for result in results}
+    missing = [row.title for row in table.rows if row.name not in complete]
+    if missing:
+        notes.append(f"Not there yet: {', '.join(missing)}.")
+    return notes
+
+
+def _test_table(table: TableFile, results: Sequence[RowResult], columns: Sequence[Column], tests: Tests) -> str:
+    against = next(result for result in results if result.row.name == table.against)
+    header = ["", *(f"{metric}, {candidates}" for candidates, metric in columns)]
+    lines = []
+    for result in results:
+        if result is against:
+            continue
+        line = [result.title]
+        for column in columns:
+            difference, adjusted = tests[column][result.row.name]
+            shown = _with_error(difference.mean, difference.standard_error, table.digits)
+            line.append(f"{shown}, p {probability(adjusted)}")
+        lines.append(line)
+    sentence = (
+        f"Difference to {against.title}, user by user: each user's seeds are averaged, ± is one standard error over "
+        f"users, p is that of a sign-flip test, adjusted for {len(lines)} tests per column (Holm)."
+    )
+    return f"{sentence}\n\n{_markdown(header, lines)}"
+
+
+def _csv(results: Sequence[RowResult], columns: Sequence[Column], tests: Tests) -> str:
+    lines = [_csv_line(result, column, tests) for result in results for column in columns]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _csv_line(result: RowResult, column: Column, tests: Tests) -> dict[str, str | int]:
+    difference, adjusted = tests.get(column, {}).get(result.row.name, (None, None))
+    candidates, metric = column
+    return {
+        "row": result.row.name,
+        "label": result.row.title,
+        "federated": str(not result.row.centralized).lower(),
+        "leaky": str(result.leaky).lower(),
+        "seeds": len(result.runs),
+        "candidates": candidates,
+        "metric": metric,
+        "mean": _number(float(result.by_seed(column).mean())),
+        "standard_error_seeds": _number(result.seed_error(column)),
+        "standard_error_users": _number(result.user_error(column)),
+        "printed": _number(_printed(result.row, column)),
+        "printed_source": result.row.printed_source,
+        "difference": _number(difference.mean if difference else None),
+        "difference_standard_error": _number(difference.standard_error if difference else None),
+        "p_adjusted": _number(adjusted),
+        "best_rounds": result.best_rounds(),
+        "bytes_down_per_user_round": _number(result.bytes("down")),
+        "bytes_up_per_user_round": _number(result.bytes("up")),
+        "bytes_training_to_best_round": _number(result.traffic("training")),
+        "bytes_evaluation_to_best_round": _number(result.traffic("evaluation")),
+    }
+
+
+def _printed(row: Row, column: Column) -> float | None:
+    candidates, metric = column
+    return row.printed.get(candidates, {}).get(metric)
+
+
+def _with_error(value: float, error: float, digits: int) -> str:
+    return figure(value, digits) if np.isnan(error) else f"{figure(value, digits)} ± {figure(error, digits)}"
+
+
+def _megabytes(value: float | None) -> str:
+    return "–" if value is None else f"{value / 1e6:,.1f} MB"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or np.isnan(value) else f"{value:.6g}"
+
+
+def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table whose source is aligned too, so that it reads well in a terminal."""
+    widths = [max(3, *(len(line[place]) for line in [header, *lines])) for place in range(len(header))]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+
+    def text(line: Sequence[str]) -> str:
+        first, *others = line
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        return f"| {' | '.join(cells)} |"
+
+    return "\n".join(text(line) for line in [header, rule, *lines])

@@ -1,0 +1,145 @@
+"""The rows of a results table: the runs of each, averaged over seeds and over users."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.evaluation import PairedDifference
+from bouquet.experiments.comparison import Finished, finished, paired_tests, require_same_data
+from bouquet.experiments.table_file import Cell, Row, TableFile
+from bouquet.reporting.run_directory import RunDirectory
+
+Column = tuple[str, str]
+"""candidate set and metric"""
+Tests = dict[Column, dict[str, tuple[PairedDifference, float]]]
+"""column -> row -> difference to the row `against`, and its adjusted p-value"""
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """A row with all its seeds.
+
+    Attributes:
+        runs: one per seed.
+        part: of what is hidden, "test" or "validation".
+    """
+
+    row: Row
+    runs: list[Finished]
+    part: str = "test"
+
+    @property
+    def leaky(self) -> bool:
+        """Whether training or split could see what is hidden."""
+        return any(run.summary["leaky"] for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        """The label, with what a reader must not overlook."""
+        words = self.row.title + (" (not federated)" if self.row.centralized else "")
+        return f"{words} **LEAKY**" if self.leaky else words
+
+    def by_seed(self, column: Column) -> NDArray[np.float64]:
+        """[seeds] means over users."""
+        candidates, metric = column
+        return np.array([run.summary[self.part][candidates][metric] for run in self.runs], dtype=np.float64)
+
+    def seed_error(self, column: Column) -> float:
+        """Standard error of the mean over seeds; NaN with one seed."""
+        values = self.by_seed(column)
+        return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+    def by_user(self, column: Column) -> NDArray[np.float64]:
+        """[n] means over seeds."""
+        return np.mean([run.per_user(*column, self.part) for run in self.runs], axis=0)
+
+    def user_error(self, column: Column) -> float:
+        """Standard error of the mean over users, each user's seeds averaged; NaN below 2 users."""
+        values = self.by_user(column)
+        values = values[~np.isnan(values)]
+        return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+    def bytes(self, direction: str) -> float | None:
+        """Bytes per user and round, averaged over seeds; None for a centralized row."""
+        if self.row.centralized:
+            return None
+        return float(np.mean([run.summary["bytes"][f"{direction}_per_user_round"] for run in self.runs]))
+
+    def fairness(self, candidates: str) -> float:
+        """Variance over users of test HR@10 + NDCG@10 among these candidates, averaged over seeds."""
+        return float(np.mean([run.fairness(candidates)["variance"] for run in self.runs]))
+
+    def traffic(self, part: str) -> float | None:
+        """Bytes of all users up to the best round, averaged over seeds; None where nobody counted.
+
+        Args:
+            part: "training" or "evaluation".
+        """
+        found = [run.summary.get("bytes", {}).get(f"{part}_to_best_round") for run in self.runs]
+        return None if None in found else float(np.mean(found))
+
+    def by_group(self, metric: str) -> list[float]:
+        """A test metric over the full catalogue in each group of users, averaged over seeds; empty without groups."""
+        runs = [[group["test"][metric] for group in run.summary.get("groups", [])] for run in self.runs]
+        return [float(np.mean(values)) for values in zip(*runs, strict=True)]
+
+    def singular_variance(self) -> float | None:
+        """Of the covariance of the largest item table, averaged over seeds; None where there is none."""
+        found = [run.summary.get("singular_variance") for run in self.runs]
+        return None if None in found else float(np.mean(found))  # type: ignore[arg-type]
+
+    def chosen(self) -> str:
+        """The settings that validation chose, by seed where it chose differently; empty where it chose none."""
+        by_seed = [run.summary.get("chosen", {}) for run in self.runs]
+        values = {name: [f"{chosen[name]:g}" for chosen in by_seed] for name in by_seed[0]}
+        shown = {name: found[:1] if len(set(found)) == 1 else found for name, found in values.items()}
+        return ", ".join(f"{name} {' / '.join(found)}" for name, found in shown.items())
+
+    def best_rounds(self) -> str:
+        """The round that was best on validation, by seed."""
+        return "" if self.row.centralized else ", ".join(str(run.summary["best_round"]) for run in self.runs)
+
+
+def row_results(table: TableFile, cells: Sequence[Cell]) -> list[RowResult]:
+    """The rows all of whose cells are complete.
+
+    Raises:
+        ConfigError: cells hold different data.
+        DataError: a cell's files are damaged.
+    """
+    results = []
+    for row in table.rows:
+        paths = [cell.path for cell in cells if cell.row.name == row.name]
+        if all(_is_complete(RunDirectory(path)) for path in paths):
+            results.append(RowResult(row, [finished(path) for path in paths], table.part))
+    runs = [run for result in results for run in result.runs]
+    for run in runs[1:]:
+        require_same_data(runs[0], run)
+    return results
+
+
+def row_tests(table: TableFile, results: Sequence[RowResult], columns: Sequence[Column]) -> Tests:
+    """Each row against the row `against`; empty where there is no such row."""
+    others = [result for result in results if result.row.name != table.against]
+    against = [result for result in results if result.row.name == table.against]
+    if not against or not others:
+        return {}
+    names = [result.row.name for result in others]
+    return {
+        column: dict(
+            zip(
+                names,
+                paired_tests(against[0].by_user(column), [other.by_user(column) for other in others]),
+                strict=True,
+            )
+        )
+        for column in columns
+    }
+
+
+def _is_complete(directory: RunDirectory) -> bool:
+    return directory.summary.exists() and directory.read_summary().get("status") == "completed"

@@ -1,0 +1,62 @@
+"""Settings of parts that several methods hold."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from bouquet.arrays import ArraySpec
+from bouquet.cells import CellSpec
+from bouquet.config import Options, RunConfig
+from bouquet.errors import ConfigError
+
+NO_MODEL = "{name} has no model that is trained, so it cannot be combined with personalization '{plug_in}'."
+"""Why no plug-in stands before a method that only counts, for its manifest."""
+
+
+class ServerOptimizerOptions(Options):
+    """How the server moves along the mean change."""
+
+    server_optimizer: Literal["sgd", "adam"] = Field("adam", description="How the server applies the mean change.")
+    server_learning_rate: float = Field(0.03, gt=0, description="Rate of the server's step; 1 with sgd: plain mean.")
+
+
+class ModelOfSums(Options):
+    """What the settings of every method say whose model is made of sums over users."""
+
+    def published(self, num_items: int) -> dict[str, ArraySpec]:
+        """The arrays that devices recommend with, by item along the first axis."""
+        raise NotImplementedError
+
+    def check_run(self, run: RunConfig) -> None:
+        if run.changes_updates:
+            raise ConfigError(
+                f"{run.strategy} sends exact sums, and update-clip, update-noise and decoy-rows would make something "
+                "else of them: leave them out."
+            )
+        if run.repeats == "keep":
+            raise ConfigError(f"{run.strategy} counts an item of a history once: take repeats = 'drop'.")
+
+
+class SumsOptions(ModelOfSums):
+    """How much of a model that was made of sums of cells is published, whatever it was made of."""
+
+    published_neighbors: int = Field(
+        200, ge=0, description="So many items are published beside each item, those with the largest weights; 0: all."
+    )
+
+    def cells(self, num_items: int) -> dict[str, CellSpec]:
+        """The matrices that are summed over users, by name."""
+        raise NotImplementedError
+
+    def published(self, num_items: int) -> dict[str, ArraySpec]:
+        """What devices recommend with: "weights" of the items in "neighbors", or of all; [m, …] by item."""
+        kept = self.published_neighbors
+        if not 0 < kept < num_items:
+            return {"weights": ArraySpec((num_items, num_items), "zeros", by_item=True)}
+        shape = (num_items, kept)
+        return {
+            "neighbors": ArraySpec(shape, "zeros", by_item=True, dtype="int32"),
+            "weights": ArraySpec(shape, "zeros", by_item=True),
+        }

@@ -1,0 +1,1 @@
+"""A device of one person, with a history that grows."""

@@ -1,0 +1,1 @@
+"""One node: its users, what it answers, and what it computes for them."""

@@ -1,0 +1,310 @@
+"""What a node does when the server asks: train its users, evaluate them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.arrays import Arrays
+from bouquet.errors import WireError
+from bouquet.evaluation.metrics import PARTS
+from bouquet.packed import by_entry
+from bouquet.ragged import follow_one_another
+from bouquet.wire import EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
+from client_app.node.groups import Prefixes, join_evaluation, join_training, split, split_by_origin
+from client_app.node.host import Host
+from client_app.node.protection import protect
+from client_app.node.tasks import after, backend_of, local_task, rank, tune
+from client_app.node.updates import RowsCollector, SumCollector
+from client_app.personalization.base import Changes, Given
+from client_app.state.private import PrivateState, Values
+from client_app.state.row_overrides import OwnRows
+from client_app.training import LocalTask
+
+# Private arrays of this many bytes are held in memory at once.
+BLOCK_BYTES = 16 * 2**20
+
+
+def train(host: Host, request: TrainRequest) -> TrainReply:
+    """Train the asked users for one round and keep what is private.
+
+    Raises:
+        WireError: a user does not live here, or training diverged (the message names the user).
+        StateError: private state is missing or damaged.
+    """
+    state, reply = _train_groups(host, request, {})
+    states = [state]
+    if host.shown is not host:
+        # What was trained until here is the users' own and stays. What leaves is trained from the histories with
+        # decoys in them, by the same rules, as if there were nothing else.
+        seconds = reply.seconds
+        state, reply = _train_groups(host.shown, request, reply.left_out)
+        states.append(state)
+        reply = replace(reply, seconds=seconds + reply.seconds)
+    # Only now: a user whose update could not be sent has not trained.
+    for state in states:
+        state.commit()
+    host.folders.drop_old(request.series)
+    return reply
+
+
+def _train_groups(host: Host, request: TrainRequest, left_out: Mapping[int, str]) -> tuple[PrivateState, TrainReply]:
+    """Train users whose models may have different sizes; what is private counts after the state's `commit`."""
+    if not host.groups:
+        state = host.state(request.series, request.shared)
+        return state, _train(host, request, state, left_out)
+    state = _state_of_all(host, request)
+    parts = [
+        (group, places, _train(member, part, Prefixes(state, member.private_specs(part.shared)), left_out))
+        for group, places, part in split(request, [model.shared for model in host.groups])
+        for member in [host.by_group[group]]
+    ]
+    return state, join_training(request, parts)
+
+
+def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, unfit: Mapping[int, str]) -> TrainReply:
+    """Train users who all have the same model; what is private counts after the state's `commit`.
+
+    A user whose training diverged is left out of the update, and its private state stays as it was.
+
+    Args:
+        unfit: users who are left out whatever comes of their training, and why.
+    """
+    start = time.perf_counter()
+    backend = backend_of(host.config)
+    asked = host.positions(request.users)
+    judged = [method for method in host.methods if method.needs_validation and request.reports]
+    collector: SumCollector | RowsCollector | None = None
+    fit = np.ones(len(asked), dtype=bool)
+    told = Told(request.reports)
+    left_out: dict[int, str] = {}
+    for block in blocks_of(host, request.shared, len(asked)):
+        positions, known_as = asked[block], request.users[block]
+        users = host.histories.users[positions]
+        given = given_to(host, request, state, block, positions, "start")
+        collector = collector or _collector(host, request, given)
+        task = local_task(host, given, positions, request.round)
+        made: list[Changes] = []
+        for changes in backend(task):
+            diverged = _diverged(changes, given.own)
+            if unfit:
+                keys = known_as[changes.users].tolist()
+                diverged |= {place: unfit[key] for place, key in enumerate(keys) if key in unfit}
+            if diverged:
+                left_out |= {int(known_as[changes.users[place]]): reason for place, reason in diverged.items()}
+                fit[block.start + changes.users[list(diverged)]] = False
+                changes = changes.take(np.flatnonzero(fit[block.start + changes.users]))
+            if judged or host.tuned:
+                made.append(changes)
+            for method in host.methods:
+                changes = method.disguise(changes, given, users, request.round, host.draws)
+            collector.add(protected(host, task, changes), offset=block.start)
+        kept = np.flatnonzero(fit[block])
+        if len(kept) < len(users):
+            made = _renumbered(made, kept)
+            given, positions, users = given.take(kept), positions[kept], users[kept]
+        if not len(kept):
+            continue
+        for method in host.methods if request.reports else ():
+            positives, negatives = task.positives.take(kept), task.negatives.take(kept)
+            told.add(method.reports(given, users, positives, negatives, request.round, host.draws))
+        if judged:
+            trained, own_rows = after(given, made, len(positions))
+            metrics, _ = rank(host, trained, positions, request.round, own_rows)
+            for method in judged:
+                told.add(method.validation_reports(metrics[:, PARTS.index("validation")]))
+        started = {name: given.shared[name] for name in host.tuned}
+        tuned = OwnRows.after(started, made) if started else None
+        versions, kept_versions = request.versions[block][kept], request.kept[block][kept]
+        state.write(positions, request.round, versions, kept_versions, given.own, started, tuned)
+    if collector is None:
+        raise WireError("no user is asked to train")
+    reply, reports = collector.reply(request.users, np.flatnonzero(fit)), told.stacked()
+    sizes = reply.upload_bytes + sum(values[0].nbytes for values in reports.values())
+    seconds = time.perf_counter() - start
+    return replace(reply, upload_bytes=sizes, reports=reports, left_out=left_out, seconds=seconds)
+
+
+class Told:
+    """What the users of a node tell, collected block by block.
+
+    Args:
+        wanted: the names that the server asks for; others are dropped.
+    """
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        self._wanted = wanted
+        self._parts: dict[str, list[NDArray[np.float32]]] = {}
+
+    def add(self, reports: Mapping[str, NDArray[np.float32]]) -> None:
+        """Add what the next users tell: [k, …] by name."""
+        for name in reports.keys() & set(self._wanted):
+            self._parts.setdefault(name, []).append(reports[name])
+
+    def stacked(self) -> dict[str, NDArray[np.float32]]:
+        """All users one after another; where last axes differ in length, padded with zeros."""
+        return {name: _stacked(parts) for name, parts in self._parts.items()}
+
+
+def _state_of_all(host: Host, request: TrainRequest | EvaluateRequest) -> PrivateState:
+    """The private state of all groups: either all shared arrays travel, or none."""
+    return host.state(request.series, host.model_specs if request.shared else {})
+
+
+def given_to(
+    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
+    positions: NDArray[np.int64], purpose: Literal["start", "deploy"],
+) -> Given:  # fmt: skip
+    """What some users start training from, or recommend with."""
+    unread = unread_at_start(host) if purpose == "start" else frozenset[str]()
+    versions = request.versions[block]
+    given = Given(request.shared, state.read(positions, versions, unread))
+    personal = {name: values[block] for name, values in request.personal.items()}
+    if personal and not host.methods:
+        raise WireError(f"the device has no use for arrays of single users such as '{next(iter(personal))}'")
+    for method in host.methods:
+        given = getattr(method, purpose)(given, personal, versions == 0)
+    return given
+
+
+def deployed(
+    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
+    positions: NDArray[np.int64],
+) -> Given:  # fmt: skip
+    """What some users recommend with, all that they have of their own as whole arrays."""
+    given = given_to(host, request, state, block, positions, "deploy")
+    if not (host.tuned and isinstance(state, PrivateState)):
+        return given
+    origins = state.origins(positions, request.versions[block])
+    own_rows = state.own_rows(positions, request.versions[block])
+    for name in host.tuned:
+        tables = np.repeat(given.shared[name][None], len(positions), axis=0)
+        for origin in np.unique(origins[origins > 0]):
+            tables[origins == origin] = state.origin(origin)[name]
+        own_rows.put(name, tables)
+        given = given.with_own(name, tables)
+    return given
+
+
+def unread_at_start(host: Host) -> frozenset[str]:
+    """The users' own versions that nobody starts training from; a plug-in may want what the base method does not."""
+    wanted = frozenset[str]().union(*(method.kept - method.replaced for method in host.methods))
+    return frozenset[str]().union(*(method.replaced for method in host.methods)) - wanted
+
+
+def _collector(host: Host, request: TrainRequest, given: Given) -> SumCollector | RowsCollector:
+    specs = {name: host.model_specs[name] for name in (*given.shared, *sorted(given.reported))}
+    if request.update == "rows":
+        return RowsCollector(specs, len(request.users))
+    return SumCollector(specs, request.weights)
+
+
+def evaluate(host: Host, request: EvaluateRequest) -> EvaluateReply:
+    """Rank the held-out items of the asked users with the model that their devices would use."""
+    if not host.groups:
+        state = host.state(request.series, request.shared)
+        if not used_by_rows(host) or not len(request.users):
+            return _evaluate(host, request, state)
+        by_origin = split_by_origin(request, host.positions(request.users), state)
+        return join_evaluation(
+            request, [(number, places, _evaluate(host, part, state)) for number, places, part in by_origin]
+        )
+    state = _state_of_all(host, request)
+    parts = [
+        (group, places, _evaluate(member, part, Prefixes(state, member.private_specs(part.shared))))
+        for group, places, part in split(request, [model.shared for model in host.groups])
+        for member in [host.by_group[group]]
+    ]
+    return join_evaluation(request, parts)
+
+
+def _evaluate(host: Host, request: EvaluateRequest, state: PrivateState | Prefixes) -> EvaluateReply:
+    start = time.perf_counter()
+    asked = host.positions(request.users)
+    metrics, fit = [], []
+    told = Told(request.reports)
+    for block in blocks_of(host, request.shared, len(asked)):
+        positions = asked[block]
+        if used_by_rows(host) and isinstance(state, PrivateState):
+            given = given_to(host, request, state, block, positions, "deploy")
+            own_rows = state.own_rows(positions, request.versions[block])
+        else:
+            given, own_rows = deployed(host, request, state, block, positions), None
+        for method in host.methods if request.reports else ():
+            told.add(method.evaluation_reports(given, host.histories.train.take(positions)))
+        for tuning in (method.tuning for method in host.methods if method.tuning is not None):
+            given, own_rows = tune(host, given, positions, request.round, tuning)
+        found, finite = rank(host, given, positions, request.round, own_rows)
+        metrics.append(found)
+        fit.append(finite)
+    whole = EvaluateReply(request.users, np.concatenate(metrics).astype(np.float32), reports=told.stacked())
+    unfit = request.users[~np.concatenate(fit)].tolist()
+    reply = whole.without(dict.fromkeys(unfit, "its model gives scores that are not finite")) if unfit else whole
+    return replace(reply, seconds=time.perf_counter() - start)
+
+
+def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
+    """What leaves of the changes, after the protections that the run asks for."""
+    if host.config.update_clip == 0:  # without which there is no noise either
+        return changes
+    return protect(changes, host.config, task.users[changes.users], task.num_items, host.draws, task.round)
+
+
+def used_by_rows(host: Host) -> bool:
+    """Whether users' own versions of common tables are used as the rows in which they differ."""
+    return bool(host.tuned) and not any(method.in_loss for method in host.methods)
+
+
+def blocks_of(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
+    """Slices of the asked users whose private arrays fit the memory that we allow ourselves."""
+    own = [spec.size for spec in host.private_specs(shared).values()]
+    for spec in host.tuned.values():
+        samples = (1 + host.config.negatives_per_positive) * len(host.histories.train.values)
+        rows = min(spec.shape[0], samples // max(len(host.histories.users), 1) + 1)
+        own.append(rows * spec.size // spec.shape[0] if used_by_rows(host) else spec.size)
+    if any(method.tuning is not None for method in host.methods):  # then every user has its own network for a while
+        own += [spec.size for name, spec in host.model_specs.items() if name in shared and not spec.by_item]
+    per_user = 4 * sum(own)
+    size = max(1, BLOCK_BYTES // max(per_user, 1))
+    for start in range(0, max(count, 1), size):
+        yield slice(start, min(start + size, count))
+
+
+def _stacked(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Blocks of users one after another; where their last axes differ in length, padded with zeros."""
+    longest = max(part.shape[-1] for part in parts)
+    return np.concatenate([np.pad(p, [(0, 0)] * (p.ndim - 1) + [(0, longest - p.shape[-1])]) for p in parts])
+
+
+def _diverged(changes: Changes, private: Values) -> dict[int, str]:
+    """Users, by their place in `changes`, whose training left numbers that are not finite, and the reason of each."""
+    found: dict[int, str] = {}
+    users = changes.users
+    if not len(users):
+        return found
+    # Neighbours as a view: private tables are large.
+    at = slice(int(users[0]), int(users[-1]) + 1) if follow_one_another(users) else users
+    bad = {f"'{name}'": ~_finite(values[at]) for name, values in private.items()}
+    bad["its update"] = ~changes.finite()
+    for name, unfit in bad.items():
+        for place in np.flatnonzero(unfit).tolist():
+            found.setdefault(place, f"training diverged: {name} is not finite; try a smaller learning-rate")
+    return found
+
+
+def _finite(values: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """[k] whether all values [k, …] of each user are finite."""
+    flat = values.reshape(len(values), -1)
+    if np.isfinite(flat.sum(axis=1)).all():  # quicker, and true for all but numbers that are nearly too large
+        return np.ones(len(values), dtype=bool)
+    return by_entry(np.isfinite(flat))
+
+
+def _renumbered(made: list[Changes], kept: NDArray[np.int64]) -> list[Changes]:
+    """The same changes, with users numbered among those that are kept."""
+    return [replace(part, users=np.searchsorted(kept, part.users)) for part in made]

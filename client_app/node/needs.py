@@ -1,0 +1,120 @@
+"""What a node needs: room for private state, memory for a round; and whether it can do what it is asked at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from bouquet.arrays import Specs
+from bouquet.config import RunConfig
+from bouquet.errors import ConfigError
+from bouquet.needs import bytes_of, expected_rows, refuse_disk, update_bytes
+from client_app.node.handlers import BLOCK_BYTES
+from client_app.node.host import Host
+from client_app.state.row_files import SLOTS
+
+# What a file system gives out at once: a version of own rows begins and ends within such a piece.
+_PIECE = 4096
+
+# The block of users in training, its gradients, and what is made of them.
+_BLOCK_COPIES = 3
+
+
+def refuse_unable(host: Host) -> None:
+    """Called when a node is asked who lives there: what it cannot do it says before the first round.
+
+    Raises:
+        ConfigError: the run wants a GPU or a secret, and this node has none.
+    """
+    refuse_missing_device(host.config)
+    _ = host.draws
+
+
+def refuse_missing_device(config: RunConfig) -> None:
+    """Refuse a GPU that is not there.
+
+    Raises:
+        ConfigError: says how many there are.
+    """
+    if config.device == "cpu":
+        return
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (torch.device(config.device).index or 0) >= count:
+        there = f"{count} GPU{'s' * (count != 1)}" if count else "no GPU that torch can use"
+        raise ConfigError(f"device is '{config.device}', and where training would happen there is {there}: take 'cpu'.")
+
+
+def state_bytes(host: Host, shared: Mapping[str, object]) -> float:
+    """Bytes of the private state of the hosted users on the disk, when only `shared` arrays travel to all.
+
+    Three versions of each user, or two where no checkpoint is gone back to; of own versions of common tables only the
+    rows that training touches, and the tables that they are from. With decoys, as much again for what the server sees.
+    """
+    if host.shown is not host:
+        return _state_bytes(host.shown, shared) + _state_bytes(host, shared)
+    return _state_bytes(host, shared)
+
+
+def _state_bytes(host: Host, shared: Mapping[str, object]) -> float:
+    config, users = host.config, len(host.histories.users)
+    checkpoints = 0 < config.checkpoint_every < config.num_server_rounds
+    versions = min(config.num_server_rounds, SLOTS if checkpoints else SLOTS - 1)
+    total = float(users * bytes_of(private_specs(host, shared)))
+    if host.tuned:
+        total += update_bytes(host.tuned, _touched(host)) + users * _PIECE
+        total += bytes_of(host.tuned)
+    return versions * total
+
+
+def round_bytes(host: Host, returning: Specs, rows: bool, nodes: int) -> float:
+    """Bytes that training takes, beside the messages, in a process that works for one node after another.
+
+    Args:
+        host: of the users of all nodes.
+        returning: the arrays whose changes are reported.
+        rows: whether every user's change is kept by itself until all of a node have trained.
+        nodes: that the users are partitioned over.
+    """
+    own = bytes_of(private_specs(host, returning))
+    block = min(max(BLOCK_BYTES, own), own * len(host.histories.users))
+    update = 2 * update_bytes(returning, _touched(host.shown)) / nodes if rows else 4 * bytes_of(returning)
+    return _BLOCK_COPIES * block + update
+
+
+def refuse_full_disk(host: Host, series: str, shared: Mapping[str, object]) -> None:
+    """Refuse to train users whose state does not fit on this node's disk, before any of it is written.
+
+    Nodes of a simulation share one disk, and each asks for all.
+
+    Args:
+        shared: what the server sends to all users alike, by name.
+
+    Raises:
+        RunFailed: there is too little room.
+        StateError: the folder cannot be written.
+    """
+    folder = host.folders.of_series(series)
+    if folder.exists():
+        return
+    sharing = 1 if host.place.durable else host.histories.num_partitions
+    users = len(host.histories.users)
+    refuse_disk(
+        sharing * state_bytes(host, shared),
+        folder,
+        f"The private state of {users * sharing:,} users",
+        "take another disk (state-dir), fewer users on this node, or a smaller embedding-size.",
+    )
+
+
+def private_specs(host: Host, shared: Mapping[str, object]) -> Specs:
+    """What is kept of each user; where users have models of different sizes, at the largest."""
+    return host.private_specs(host.model_specs if host.groups and shared else shared)
+
+
+def _touched(host: Host) -> np.ndarray:
+    histories, config = host.histories, host.config
+    if any(method.whole_table for method in host.methods):
+        return np.full(len(histories.users), float(histories.num_items))
+    return expected_rows(histories.train.lengths, histories.num_items, config.negatives_per_positive, config)

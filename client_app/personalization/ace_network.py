@@ -1,0 +1,77 @@
+"""The transfer network of Fed3CR's adaptive consensus enhancement (eq. 9), for many users at once.
+
+    W_u = I + F_θ([p^G, p^P])    F: fully connected, 2d → 4d → 8d → d², rectified between the layers
+
+The paper has W_u = F_θ(…). An untrained F would then replace the consensus by noise; with the identity added and an
+output layer that starts at zero it leaves the consensus as it is, and training moves away from there.
+`ace-identity-residual = false` is the bare form. The "length scale coefficient α = 10" of Section V-A4 stands in no
+equation of the paper and is not here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bouquet.arrays import ArraySpec
+from bouquet.methods.ace import ACEOptions
+from client_app.personalization.base import Tensors
+
+
+class TransferNetwork:
+    """W_u of many users, and the way back of its gradient.
+
+    Args:
+        size: embedding size d.
+        options: its shape.
+        rate: learning rate where the options leave it open.
+
+    Attributes:
+        specs: the network's arrays, shared by all users; each user trains its own copy.
+    """
+
+    def __init__(self, size: int, options: ACEOptions, rate: float) -> None:
+        widths = [2 * size, *(4 * size * 2**layer for layer in range(options.ace_hidden_layers)), size**2]
+        self.size, self.layers, self.identity = size, len(widths) - 1, options.ace_identity_residual
+        self.specs: dict[str, ArraySpec] = {}
+        for layer in range(1, len(widths)):
+            fan_in, fan_out = widths[layer - 1 : layer + 1]
+            quiet = layer == self.layers and self.identity
+            self.specs[f"transfer_weight_{layer}"] = ArraySpec(
+                (fan_in, fan_out), "zeros" if quiet else "normal", math.sqrt(2 / fan_in)
+            )
+            self.specs[f"transfer_bias_{layer}"] = ArraySpec((fan_out,), "zeros")
+        self.rates = dict.fromkeys(self.specs, options.ace_learning_rate or rate)
+
+    def matrices(self, weights: Tensors, prototypes: Tensor) -> Tensor:
+        """W_u [k, d, d] from [p^G, p^P], [k, 2 d]."""
+        return self.forward(weights, prototypes)[0]
+
+    def forward(
+        self, weights: Tensors, prototypes: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]]]:
+        """W_u, and a function from ∂L/∂W_u to ∂L/∂prototypes and ∂L/∂θ by name: δ_{l-1} = (W_l δ_l) [x_{l-1} > 0]."""
+        inputs = [prototypes.unsqueeze(1)]
+        for layer in range(1, self.layers + 1):
+            bias = weights[f"transfer_bias_{layer}"].unsqueeze(1)
+            output = torch.baddbmm(bias, inputs[-1], weights[f"transfer_weight_{layer}"])
+            inputs.append(output.relu() if layer < self.layers else output)
+        matrix = inputs[-1].reshape(-1, self.size, self.size)
+        if self.identity:
+            matrix = matrix + torch.eye(self.size, dtype=matrix.dtype, device=matrix.device)
+
+        def pull(slope: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            delta = slope.reshape(-1, 1, self.size**2)
+            found: dict[str, Tensor] = {}
+            for layer in range(self.layers, 0, -1):
+                found[f"transfer_weight_{layer}"] = inputs[layer - 1].transpose(1, 2) * delta
+                found[f"transfer_bias_{layer}"] = delta.squeeze(1)
+                delta = torch.bmm(delta, weights[f"transfer_weight_{layer}"].transpose(1, 2))
+                if layer > 1:
+                    delta = delta * (inputs[layer - 1] > 0)
+            return delta.squeeze(1), found
+
+        return matrix, pull

@@ -1,0 +1,306 @@
+"""Private state on disk: what a node knows about its users and never sends.
+
+Flower keeps a node's context in memory only, and a simulation hands a node's messages to whichever process is
+free, so private arrays live in files: one `.npy` file per array with three versions of every user, and a small
+index that says which round each version belongs to. A version becomes visible when the index is replaced, after
+its values are written; a process that is killed in between leaves the older versions whole.
+
+The server says which version it goes on from (`bouquet.wire`). Three are what that takes: the one that the server can
+come back to, the one that the newest started from, and the newest.
+
+Of common tables of which every user has a version of its own, only the rows that training touched are kept, and which
+common tables the others are from (`client_app.state.base_tables`).
+
+With a key, rows and index are sealed (`bouquet.sealing`) in files of their own; state from before the key was given is
+taken over with the first write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from bouquet.arrays import Arrays, Specs
+from bouquet.checked import check_content, checked_tensors
+from bouquet.errors import StateError
+from bouquet.files import private_folder, write_atomically
+from bouquet.ragged import Ragged
+from bouquet.randomness import Words
+from bouquet.sealing import Seal
+from client_app.state.base_tables import Origins
+from client_app.state.row_files import SLOTS, Place, PlainRows, Row, Rows, SealedRows, checksum
+from client_app.state.row_overrides import OwnRows
+
+_FORMAT = "2"
+_INDEX, _SEALED_INDEX = "index.safetensors", "index.sealed"
+
+# The file of own rows of common tables: which items, int32 among float32, and their rows in each of the tables.
+_OWN = "own_rows"
+
+Values = dict[str, NDArray[np.float32]]
+Initial = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
+
+
+class PrivateState:
+    """The private arrays of the users of one node in one run series.
+
+    Args:
+        folder: where the files are; created when something is written.
+        series: the run series that the state belongs to.
+        users: [K] keys of the hosted users.
+        specs: the private arrays, shapes for one user.
+        initial: (name, positions [k]) -> [k, …], the values of users that have not trained yet.
+        durable: force every version to the disk before it counts, for devices that can lose power.
+        seal: encrypts everything; None: files are plain.
+        tuned: the common tables, by item, of which every user has a version of its own.
+    Raises:
+        StateError: the files are damaged, belong to other users, arrays or another series, or are encrypted and no key
+            or another one is given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        series: str,
+        users: Words,
+        specs: Specs,
+        initial: Initial,
+        durable: bool = False,
+        seal: Seal | None = None,
+        tuned: Specs | None = None,
+    ) -> None:
+        self.folder, self.series, self.users, self.specs = folder, series, users, dict(sorted(specs.items()))
+        self._initial, self._durable, self._seal = initial, durable, seal
+        self._tuned = dict(sorted((tuned or {}).items()))
+        self._shapes = {name: spec.shape for name, spec in self.specs.items()}
+        if tuned:
+            num_items = next(iter(tuned.values())).shape[0]
+            self._shapes[_OWN] = (num_items + sum(spec.size for spec in tuned.values()),)
+        self._rounds = np.zeros((SLOTS, len(users)), dtype=np.int32)
+        self._checksums = np.zeros((len(self._shapes), SLOTS, len(users)), dtype=np.uint32)
+        self._touched = np.zeros((SLOTS, len(users)), dtype=np.int32)
+        self._started = np.zeros((SLOTS, len(users)), dtype=np.uint64)
+        self._written = False
+        self._origins = Origins(folder, series, durable, seal)
+        self._rows = {name: self._rows_of(name, seal) for name in self._shapes}
+        if not seal and (sealed := self.folder / _SEALED_INDEX).exists():
+            raise StateError(f"{sealed} is encrypted; give this node its key.")
+        if self._index.exists():
+            self._load_index(self._index, seal)
+        elif seal and (plain := self.folder / _INDEX).exists():
+            # Written before this node had a key.
+            self._load_index(plain, None)
+            self._take_over()
+
+    @property
+    def _index(self) -> Path:
+        return self.folder / (_SEALED_INDEX if self._seal else _INDEX)
+
+    def read(self, positions: NDArray[np.int64], versions: NDArray[np.int64], but: Collection[str] = ()) -> Values:
+        """The values of given versions.
+
+        Args:
+            positions: [k] which of the users.
+            versions: [k] the round that each user's version was written in; 0: the initial values.
+            but: names of arrays that are not wanted.
+        Returns:
+            name -> [k, …] float32.
+        Raises:
+            StateError: a version is missing or damaged.
+        """
+        slots, known = self._slots(positions, versions)
+        values = {}
+        for name in self.specs:
+            if name in but:
+                continue
+            values[name] = np.empty((len(positions), *self.specs[name].shape), dtype=np.float32)
+            if not known.all():
+                values[name][~known] = self._initial(name, positions[~known])
+            self._read(name, slots, positions, [(row,) for row in values[name]], known)
+        return values
+
+    def origins(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> Words:
+        """[k] the common tables that the users' own versions are from, for `origin`; 0: a user has none. As `read`."""
+        slots, known = self._slots(positions, versions)
+        return np.where(known, self._started[slots, positions], np.uint64(0))
+
+    def origin(self, digest: np.uint64) -> Arrays:
+        """Common tables that own versions are from.
+
+        Raises:
+            StateError: they are missing or damaged.
+        """
+        return self._origins.read(digest)
+
+    def own_rows(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> OwnRows:
+        """The rows in which the users' own versions of common tables differ from these. As `read`."""
+        slots, known = self._slots(positions, versions)
+        lengths = np.where(known, self._touched[slots, positions], 0)
+        rows = Ragged.from_lengths(lengths, np.empty(lengths.sum(), np.int32))
+        width = {name: spec.shape[1:] for name, spec in self._tuned.items()}
+        found = OwnRows(rows, {name: np.empty((len(rows.values), *width[name]), np.float32) for name in width})
+        self._read(_OWN, slots, positions, _stored(found), known)
+        return found
+
+    def _slots(
+        self, positions: NDArray[np.int64], versions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """[k] where each version is, and whether there is one to read: initial values are not stored."""
+        here, known = self._rounds[:, positions] == versions, versions > 0
+        if (lost := known & ~here.any(axis=0)).any():
+            first = int(np.flatnonzero(lost)[0])
+            raise StateError(
+                f"The private state of user {int(self.users[positions[first]]):016x} is missing in {self.folder}: the "
+                f"server goes on from round {int(versions[first])}."
+            )
+        return here.argmax(axis=0), known
+
+    def _read(
+        self, name: str, slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row],
+        known: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """Read versions of one array into the rows of the users who have any."""
+        if not known.any():
+            return
+        places = _in_order(slots[known], positions[known], [rows[k] for k in np.flatnonzero(known).tolist()])
+        expected = self._checksums[list(self._shapes).index(name)]
+        for slot, position, row in self._rows[name].read(places):
+            if checksum(row) != expected[slot, position]:
+                raise StateError(f"{self._rows[name].path} is damaged: a checksum does not fit.")
+
+    def write(
+        self, positions: NDArray[np.int64], round_: int, versions: NDArray[np.int64], kept: NDArray[np.int64],
+        values: Values, started: Arrays | None = None, own_rows: OwnRows | None = None,
+    ) -> None:  # fmt: skip
+        """Write a version of some users; it counts after `commit`.
+
+        Args:
+            positions: [k] which of the users.
+            round_: the round whose training ended with these values.
+            versions, kept: [k] the versions that training started from and those of the server's last checkpoint; both
+                stay, and all others give way.
+            values: name -> [k, …].
+            started: the common tables that the users' own versions are from.
+            own_rows: the rows in which these differ.
+        """
+        self._prepare()
+        rounds = self._rounds[:, positions]
+        stays = (rounds > 0) & (rounds < round_) & ((rounds == versions) | (rounds == kept))
+        slots = (~stays).argmax(axis=0)
+        stored: dict[str, list[Row]] = {
+            name: [(row,) for row in np.ascontiguousarray(values[name], dtype=np.float32)] for name in self.specs
+        }
+        if own_rows is not None:
+            stored[_OWN] = _stored(own_rows)
+            self._touched[slots, positions] = own_rows.rows.lengths
+            self._started[slots, positions] = self._origins.keep(started or {})
+        for index, name in enumerate(self._shapes):
+            self._rows[name].write(_in_order(slots, positions, stored[name]), self._durable)
+            self._checksums[index, slots, positions] = [checksum(row) for row in stored[name]]
+        # What gave way must never be taken for another round's: a stopped run may have left the same numbers.
+        self._rounds[:, positions] = np.where(stays, rounds, 0)
+        self._rounds[slots, positions] = round_
+
+    def commit(self) -> None:
+        """Make everything that was written since the last commit count, all at once; nothing, where nothing was."""
+        if not self._written:
+            return
+        arrays: dict[str, NDArray[Any]] = {"users": self.users, "rounds": self._rounds, "checksums": self._checksums}
+        if self._tuned:
+            arrays |= {"touched": self._touched, "origins": self._started}
+        metadata = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self._shapes)}
+        parts = checked_tensors(arrays, metadata)
+        if self._seal:
+            parts = [self._seal.close(b"".join(parts), self._belongs_to("index"))]
+        write_atomically(self._index, parts, durable=self._durable, private=True)
+        self._written = False
+        if self._tuned:
+            self._origins.keep_only(np.unique(self._started[self._rounds > 0]))
+
+    def _prepare(self) -> None:
+        # The folder of the series too: what others may not open they need not see.
+        private_folder(self.folder.parent)
+        private_folder(self.folder)
+        for rows in self._rows.values():
+            rows.create()
+        self._written = True
+
+    def _rows_of(self, name: str, seal: Seal | None) -> Rows:
+        shape = self._shapes[name]
+        if seal:
+            return SealedRows(self.folder / f"{name}.sealed", self.users, shape, seal, self._belongs_to(name))
+        return PlainRows(self.folder / f"{name}.npy", len(self.users), shape)
+
+    def _belongs_to(self, name: str) -> str:
+        return f"{self.series}/{name}"
+
+    def _take_over(self) -> None:
+        """Seal what is there, and only then remove the plain files."""
+        self._prepare()
+        written = self._rounds > 0
+        for name, shape in self._shapes.items():
+            plain = self._rows_of(name, None)
+            for slot, position in np.argwhere(written).tolist():
+                words = 1 + sum(spec.size // spec.shape[0] for spec in self._tuned.values())
+                filled = (self._touched[slot, position] * words,) if name == _OWN else shape
+                self._rows[name].write(plain.read([(slot, position, (np.empty(filled, np.float32),))]), self._durable)
+        origins = Origins(self.folder, self.series, self._durable, None)
+        for digest in np.unique(self._started[written & (self._started > 0)]):
+            self._origins.keep(origins.read(digest))
+        self.commit()
+        origins.keep_only([])
+        for path in [self.folder / _INDEX, *(self.folder / f"{name}.npy" for name in self._shapes)]:
+            path.unlink()
+
+    def _load_index(self, path: Path, seal: Seal | None) -> None:
+        try:
+            content = path.read_bytes()
+            if seal:
+                content = seal.open(content, self._belongs_to("index"), path)
+            else:
+                check_content(content)
+            metadata, arrays = metadata_of(content), load(content)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise StateError(f"{path} is damaged and cannot be read ({error}).") from None
+        expected = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self._shapes)}
+        for key, value in expected.items():
+            if metadata.get(key) != value:
+                raise StateError(f"{path} has {key} '{metadata.get(key)}' where '{value}' is expected.")
+        if not np.array_equal(arrays["users"], self.users):
+            raise StateError(f"{path} belongs to other users than the {len(self.users)} hosted here.")
+        self._rounds, self._checksums = arrays["rounds"].copy(), arrays["checksums"].copy()
+        if self._tuned:
+            self._touched, self._started = arrays["touched"].copy(), arrays["origins"].copy()
+
+
+def _in_order(slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row]) -> list[Place]:
+    """Versions in the order of the file, so that neighbours are read and written together."""
+    order = np.lexsort((positions, slots)).tolist()
+    at, whose = slots.tolist(), positions.tolist()
+    return [(at[k], whose[k], rows[k]) for k in order]
+
+
+def _stored(own_rows: OwnRows) -> list[Row]:
+    """What is stored of each user's own rows: the item numbers as they are, and the rows of every table."""
+    arrays = [own_rows.rows.values.view(np.float32), *(own_rows.values[name] for name in sorted(own_rows.values))]
+    bounds = own_rows.rows.indptr.tolist()
+    return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(bounds)]
+
+
+def metadata_of(content: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file that is in memory.
+
+    Raises:
+        ValueError: it has none that can be read.
+    """
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    return dict(header.get("__metadata__", {}))

@@ -1,0 +1,5 @@
+from bouquet.testing import MethodContract
+
+
+class TestMyMethod(MethodContract):
+    method = "my-method"

@@ -1,0 +1,105 @@
+"""Sequence models at full strength: every event of every history is learned, against the whole catalogue.
+
+The loss at place t of a history is the cross-entropy of the item that came next, over all m items,
+
+    -log softmax(h_t Qᵀ)_{s_{t+1}}
+
+where the networks of `sequential` learn from the newest events of a user, and against a few drawn negatives. A long
+history is cut into windows, anew in each epoch, so that each item but the first is a target once in an epoch. Dropout
+decides most about these networks on sets of this size, so validation chooses it beside the epochs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from bouquet.ragged import Ragged
+from bouquet.randomness import Purpose, generator
+from models.centralized.base import fitted
+from models.centralized.negatives import NegativeSampler
+from models.centralized.sequential import SequentialModel, SequentialParameters, dropped, padded
+from models.gru4rec import GRU4Rec
+from models.sasrec import SASRec
+from models.sequence import rows_of
+
+# So many logits are computed at once.
+_LOGITS = 2**25
+
+
+# Chosen on MovieLens-100K's validation part.
+_PARAMETERS = SequentialParameters(
+    embedding_size=64,
+    learning_rate=0.002,
+    batch_users=16,
+    dropout=0.5,
+    dropouts=(0.3, 0.5, 0.7),
+    epochs=40,
+    evaluate_every=2,
+    patience=3,
+)
+
+
+class SoftmaxSequential(SequentialModel):
+    """A sequence model whose loss sees all items."""
+
+    def __init__(self, parameters: SequentialParameters | None = None) -> None:
+        super().__init__(parameters or _PARAMETERS)
+
+    def _epoch(
+        self, train: Ragged, sampler: NegativeSampler, seed: int, epoch: int, optimizer: torch.optim.Optimizer
+    ) -> None:
+        chosen, weights = self.parameters, fitted(self._weights, self.name)
+        draws = generator(seed, epoch, Purpose.BATCH_ORDER, self.name)
+        source = torch.Generator().manual_seed(int(draws.integers(2**31)))
+        windows = cut(train, chosen.max_length, draws)
+        # Windows of one length stand together, so that next to nothing is read that is only there to fill up.
+        order = np.lexsort((draws.random(len(windows)), windows.lengths))
+        per_batch = max(1, min(chosen.batch_users, _LOGITS // (chosen.max_length * len(weights["item_embedding"]))))
+        batches = [order[start : start + per_batch] for start in range(0, len(order), per_batch)]
+        for place in draws.permutation(len(batches)):
+            items, lengths = padded(windows.take(batches[place]), chosen.max_length + 1)
+            valid = torch.arange(items.shape[1] - 1) < (lengths - 1).unsqueeze(1)
+            states = self._backbone.states(
+                weights,
+                rows_of(weights["item_embedding"], items[:, :-1]),
+                lambda values, site: dropped(values, chosen.dropout, source),
+            )
+            loss = cross_entropy(states[valid] @ weights["item_embedding"].T, items[:, 1:][valid])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def cut(histories: Ragged, length: int, draws: np.random.Generator) -> Ragged:
+    """Windows of at most length + 1 items; each item but a history's first is behind another one in one of them.
+
+    Args:
+        histories: oldest first; of those with a single item there is no window.
+        length: inputs of a window.
+        draws: where the first window of each history ends.
+    """
+    first = draws.integers(1, length + 1, len(histories))
+    pieces: list[NDArray[np.int32]] = []
+    for row, end in enumerate(first.tolist()):
+        items, start = histories.row(row), 0
+        while start + 1 < len(items):
+            pieces.append(items[start : end + 1])
+            start, end = end, end + length
+    return Ragged.from_lengths([len(piece) for piece in pieces], np.concatenate(pieces) if pieces else [])
+
+
+class SoftmaxGRU4Rec(SoftmaxSequential):
+    """GRU4Rec with all data in one place, against all items."""
+
+    name = "gru4rec-softmax"
+    backbone_class = GRU4Rec
+
+
+class SoftmaxSASRec(SoftmaxSequential):
+    """SASRec with all data in one place, against all items."""
+
+    name = "sasrec-softmax"
+    backbone_class = SASRec

@@ -1,0 +1,1 @@
+"""What all methods share: who is there, what is sent and received, what is kept."""

@@ -1,0 +1,121 @@
+"""What looks at a run's rounds without taking part in them: when it has learned enough, and what is written of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from bouquet.arrays import Arrays
+from bouquet.errors import ConfigError
+from bouquet.reporting.events import event
+from strategies.federation.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    refuse_other_lines,
+    refuse_other_model,
+    save_checkpoint,
+)
+from strategies.federation.hooks import Hooks
+
+
+class Patience:
+    """Whether `patience` evaluations have passed without a new best; known from rounds alone, as resuming needs."""
+
+    def __init__(self, method: Hooks) -> None:
+        self._method = method
+
+    def is_over(self, server_round: int) -> bool:
+        """After this round."""
+        config = self._method.config
+        waited = (server_round - self._method.best.round) // config.evaluate_every
+        return 0 < config.patience <= waited
+
+
+class Checkpoints:
+    """Writes what a run must remember to go on, and takes it back.
+
+    Args:
+        method: whose run it is; what it gives in `extra_arrays` is kept beside the shared arrays.
+        patience: a run that ends leaves a checkpoint.
+    """
+
+    def __init__(self, method: Hooks, patience: Patience) -> None:
+        self._method, self._patience = method, patience
+
+    def due(self, server_round: int, last: bool, look: dict[str, Any]) -> bool:
+        """Whether a round must leave one: every so many, the last, and where a user asked to be forgotten.
+
+        What was kept of such a user is still in the last checkpoint.
+        """
+        every = self._method.config.checkpoint_every
+        regular = last or self._patience.is_over(server_round) or (every > 0 and server_round % every == 0)
+        return bool(every and (regular or look["forgotten"]))
+
+    def write(self, server_round: int, shared: Arrays, look: dict[str, Any]) -> None:
+        """After the round's line was written."""
+        begin, method = time.perf_counter(), self._method
+        roster = method.roster
+        save_checkpoint(
+            method.directory.checkpoints,
+            Checkpoint(
+                series=method.series,
+                round=server_round,
+                shared=shared,
+                extra=method.extra_arrays(),
+                users=roster.users,
+                sizes=roster.sizes,
+                versions=method.versions,
+                best=method.best,
+                owners=roster.owners if method.keeps_ids else np.zeros(len(roster.users), np.uint64),
+                lines=method.directory.lines_until(server_round),
+            ),
+            1 if look["forgotten"] else method.config.checkpoints_kept,
+        )
+        method.checkpoint_round, method.kept_versions = server_round, method.versions.copy()
+        event("checkpoint", round=server_round, seconds=time.perf_counter() - begin)
+
+    def read(self) -> Checkpoint | None:
+        """The checkpoint that a resumed run goes on from; the run is of its series then.
+
+        Raises:
+            StateError: it is damaged, or the lines before it are.
+        """
+        method = self._method
+        resumed = load_checkpoint(method.directory.checkpoints) if method.config.resume else None
+        if resumed:
+            method.series = resumed.series
+            refuse_other_lines(resumed, method.directory)
+        return resumed
+
+    def restore(self, checkpoint: Checkpoint) -> Arrays:
+        """Take back what a checkpoint has, the roster and the method being prepared; returns the shared arrays."""
+        method = self._method
+        for rounds in (method.versions, method.kept_versions):
+            rounds[: len(checkpoint.users)] = checkpoint.versions
+        method.best = checkpoint.best
+        method.checkpoint_round = checkpoint.round
+        method.restore_extra(checkpoint.extra)
+        if joined := len(method.roster.users) - len(checkpoint.users):
+            method.best.users_joined(joined)
+            method.users_joined(joined)
+        return method.grown(checkpoint.shared)
+
+    def refuse_other_model(self, checkpoint: Checkpoint) -> None:
+        """As `checkpoint.refuse_other_model`, once the roster is known."""
+        if not self._method.grows_from(checkpoint.extra):
+            refuse_other_model(checkpoint, self._method.traveling(self._method.roster.specs))
+
+    def refuse_end_without_evaluation(self, num_rounds: int) -> None:
+        """A run may end where its checkpoint is only if that round was evaluated, as a last round is.
+
+        Raises:
+            ConfigError: the checkpoint is beyond the last round, or not of a round that can be the last.
+        """
+        done, lines = self._method.checkpoint_round, self._method.directory.rounds()
+        if done > num_rounds or (done == num_rounds and not (lines and "test" in lines[-1])):
+            raise ConfigError(
+                f"The checkpoint is of round {done}, so the run cannot end with round {num_rounds}: raise "
+                "num-server-rounds."
+            )

@@ -1,0 +1,1 @@
+"""Numerical routines that strategies are made of."""

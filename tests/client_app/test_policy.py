@@ -1,0 +1,232 @@
+"""What a node accepts: runs that ask for more are refused before the first round, and nothing is written elsewhere."""
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bouquet.catalogue import Catalogue
+from bouquet.cli.node import _prepare, _supernode
+from bouquet.config import PrivacyOptions
+from bouquet.device import Device
+from bouquet.errors import ConfigError, RunFailed
+from bouquet.policy import KEYS, Policy, settings_of
+from bouquet.wire import RosterRequest, TrainRequest
+from client_app.node import handlers
+from client_app.node.host import host_of
+from client_app.state.folders import series_folder
+from tests.deployment.fleet import Fleet, write_catalogue, write_history
+from tests.runs.helpers import run_here, small_settings
+
+ITEMS = [f"i{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "run", "said"),
+    [
+        ({"accept_clip": 1.0}, {}, "update-clip above 0 and at most 1 (the run: 0)"),
+        ({"accept_clip": 1.0}, {"update_clip": 1.5}, "update-clip above 0 and at most 1 (the run: 1.5)"),
+        ({"accept_clip": 1.0}, {"update_clip": 1.0}, ""),
+        ({"accept_noise": 2.0}, {"update_clip": 1.0, "update_noise": 1.0}, "update-noise of at least 2 (the run: 1)"),
+        ({"accept_noise": 2.0}, {"update_clip": 1.0, "update_noise": 2.0}, ""),
+        ({"accept_decoys": 15}, {"decoy_rows": 14}, "decoy-rows of at least 15 (the run: 14)"),
+        ({"accept_decoys": 15}, {"decoy_rows": 15}, ""),
+        ({"accept_secret_draws": True}, {}, "secret-draws (the run: off)"),
+        ({"accept_secret_draws": True}, {"secret_draws": True}, ""),
+        ({"accept_updates": "sum"}, {}, "updates as a sum over its users (the run: every user's own)"),
+        ({}, {}, ""),
+    ],
+)
+def test_each_limit_refuses_what_is_beyond_it_and_nothing_else(policy, run, said):
+    options = PrivacyOptions(**run)
+    if not said:
+        Policy(**policy).refuse_run(options, "rows")
+        return
+    with pytest.raises(ConfigError) as refused:
+        Policy(**policy).refuse_run(options, "rows")
+    assert str(refused.value) == f"The policy of this node asks for {said}."
+
+
+def test_all_that_is_wrong_stands_in_one_sentence_and_sums_are_sums():
+    policy = Policy(accept_decoys=3, accept_updates="sum")
+    with pytest.raises(ConfigError, match=r"decoy-rows of at least 3 \(the run: 0\), updates as a sum .*\.$"):
+        policy.refuse_run(PrivacyOptions(), "rows")
+    Policy(accept_updates="sum").refuse_run(PrivacyOptions(), "sum")
+
+
+def test_settings_become_a_policy_again():
+    given_ = {"accept_clip": 1.5, "accept_secret_draws": True, "keep_series": 2, "accept_noise": None}
+    settings = settings_of(**given_)
+    assert settings == {"accept-clip": "1.5", "accept-secret-draws": "true", "keep-series": "2"}
+    assert settings.keys() <= set(KEYS)
+    assert Policy.of({**settings, "shard": "/x"}) == Policy(accept_clip=1.5, accept_secret_draws=True, keep_series=2)
+    for wrong, said in [
+        ({"accept_clip": "much"}, "accept-clip is no float: 'much'"),
+        ({"accept_updates": "rows"}, "accept-updates is 'any' or 'sum', not 'rows'"),
+        ({"accept_decoys": -1}, "accept-decoys is a number from 0 up, not -1"),
+        ({"accept_noise": float("nan")}, "accept-noise is a number from 0 up, not nan"),
+        ({"keep_series": 0}, "keep-series is at least 1"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            settings_of(**wrong)
+
+
+def test_a_catalogue_has_a_largest_size_in_items_and_in_bytes():
+    """Two items of one byte with titles of two and three: 7 bytes."""
+    items, titles = ("a", "b"), ("ä", "xyz")
+    Policy(accept_items=2, accept_catalogue_bytes=7).refuse_catalogue(items, titles)
+    for policy in (Policy(accept_items=1), Policy(accept_catalogue_bytes=6)):
+        with pytest.raises(Exception, match="the catalogue has 2 items and 7 bytes of names and titles; this node acc"):
+            policy.refuse_catalogue(items, titles)
+
+
+class Devices(Fleet):
+    """Devices whose owners have given them a policy."""
+
+    def __init__(self, *arguments, policy, **others):
+        super().__init__(*arguments, **others)
+        for number in range(len(others["devices"])):
+            self._contexts[1000 + number].node_config.update(policy)
+
+
+def run(tmp_path, policy, **changes):
+    people = ("ann", "bob", "cid")
+    devices = [write_history(tmp_path / name, ITEMS[n : n + 12], name) for n, name in enumerate(people)]
+    catalogue = write_catalogue(tmp_path / "catalogue.csv", ITEMS)
+    few = {"catalogue_file": str(catalogue), "min_nodes": 3, "num_server_rounds": 1, "evaluate_every": 1}
+    settings = small_settings(tmp_path, **{**few, **changes})
+    return run_here(tmp_path / "run", settings, 3, Devices, devices=devices, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "said"),
+    [
+        ({"accept-clip": "1.0"}, {}, r"asks for update-clip above 0 and at most 1 \(the run: 0\)\."),
+        ({"accept-updates": "sum"}, {"strategy": "fedca", "fedca_k": 2}, r"\(the run: every user's own\)"),
+        (
+            {"accept-items": "19"},
+            {},
+            r"the catalogue has 20 items and \d+ bytes of names and titles; this node accepts",
+        ),
+        ({"accept-catalogue-bytes": "99"}, {}, "this node accepts 1,000,000 and 99"),
+    ],
+)
+def test_the_operator_is_told_before_the_first_round_why_devices_refuse(tmp_path, policy, changes, said):
+    with pytest.raises(RunFailed, match=r"3 of 3 nodes cannot take part\. The first says: .*" + said):
+        run(tmp_path, policy, **changes)
+    for name in ("ann", "bob", "cid"):
+        assert Device(tmp_path / name).trained() == set()
+        assert not (tmp_path / name / "private").exists()
+
+
+def test_a_run_that_asks_for_no_more_is_taken(tmp_path):
+    policy = {"accept-clip": "1.0", "accept-decoys": "2", "accept-updates": "sum", "accept-items": "20"}
+    assert run(tmp_path, policy, update_clip=0.5, decoy_rows=2).read_summary()["users"] == 3
+
+
+def test_a_server_that_says_one_thing_and_asks_another_is_refused_when_it_asks(tmp_path):
+    """Node 1001 takes sums only; the roster was told "sum" and the training message says "rows"."""
+
+    class Lying(Devices):
+        def push_messages(self, messages):
+            messages = list(messages)
+            for message in messages:
+                if message.metadata.message_type == "train":
+                    message.content["config"]["update"] = "rows"
+            return super().push_messages(messages)
+
+    people = ("ann", "bob", "cid")
+    devices = [write_history(tmp_path / name, ITEMS[n : n + 12], name) for n, name in enumerate(people)]
+    catalogue = write_catalogue(tmp_path / "catalogue.csv", ITEMS)
+    settings = small_settings(tmp_path, catalogue_file=str(catalogue), min_nodes=3, num_server_rounds=1)
+    with pytest.raises(RunFailed, match="updates as a sum over its users"):
+        run_here(tmp_path / "run", settings, 3, Lying, devices=devices, policy={"accept-updates": "sum"})
+
+
+def test_a_device_remembers_its_policy_and_gives_it_to_its_supernode(tmp_path):
+    """Said once, it stays; said again with another value, it changes; what a run or another start leaves out, stays."""
+    history = tmp_path / "history.csv"
+    history.write_text("item\na\nb\nc\n")
+    state, keys = tmp_path / "state", tmp_path / "keys"
+    first = settings_of(accept_clip=1.0, accept_updates="sum")
+    _prepare(state, history, None, "", first | {"item_column": "item", "time_column": ""})
+    again = settings_of(accept_clip=0.5, keep_series=2)
+    settings = _prepare(state, None, None, "", again | {"item_column": "item", "time_column": ""})
+    assert Device(state).settings() == settings
+    command, _ = _supernode("hub:9092", state, keys, settings)
+    given_ = command[command.index("--node-config") + 1]
+    for word in ('accept-clip="0.5"', 'accept-updates="sum"', 'keep-series="2"'):
+        assert word in given_.split()
+    assert "accept-noise" not in given_
+
+
+# -- run series --------------------------------------------------------------------------------------------------------
+
+
+def host_in(tmp_path, **node):
+    settings = small_settings(tmp_path)
+    return host_of(settings, {"state-dir": str(tmp_path / "state"), **node})
+
+
+def train(host, series, round_=1):
+    users = host.histories.users[:2]
+    none = np.zeros(2, np.int64)
+    shared = {name: np.zeros(spec.shape, np.float32) for name, spec in host.model_specs.items()}
+    handlers.train(host, TrainRequest(series, round_, users, none, none, shared, weights=np.ones(2)))
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_series_that_is_a_path_stays_in_the_state_folder(tmp_path, absolute):
+    host = host_in(tmp_path)
+    train(host, str(tmp_path / "outside") if absolute else "../outside")
+    assert not (tmp_path / "outside").exists()
+    (folder,) = (tmp_path / "state").iterdir()
+    assert len(folder.name) == 32
+    assert list(folder.glob("node-0-of-1/index.safetensors"))
+
+
+@given(st.text(max_size=40))
+def test_every_name_of_a_series_is_one_folder_of_its_own(name):
+    root = Path("/state")
+    folder = series_folder(root, name)
+    assert folder.parent == root
+    assert folder.name not in ("", ".", "..")
+    assert series_folder(root, name + "x") != folder
+    assert series_folder(root, "0123456789abcdef" * 2).name == "0123456789abcdef" * 2
+
+
+def test_the_state_of_the_series_that_trained_last_is_kept_and_no_other(tmp_path):
+    """Three are kept: after series 0 to 4 with 1 again before 4, these are 1, 3 and 4."""
+    host = host_in(tmp_path, **{"keep-series": "3"})
+    state = tmp_path / "state"
+    (state / "not a series").mkdir(parents=True)
+    names = [f"{number:032x}" for number in range(5)]
+    begin = time.time() - 100
+    for step, number in enumerate([0, 1, 2, 3, 1, 4]):
+        train(host, names[number], round_=step + 1)
+        os.utime(state / names[number], (begin + step, begin + step))
+    assert {path.name for path in state.iterdir()} == {"not a series", names[1], names[3], names[4]}
+
+
+def test_by_default_two_hundred_series_leave_five_and_a_simulation_keeps_all(tmp_path):
+    host = host_in(tmp_path)
+    for number in range(8):
+        train(host, f"{number:032x}")
+    assert len(list((tmp_path / "state").iterdir())) == 5
+    simulated = replace(host, place=replace(host.place, keep_series=0, root=tmp_path / "simulated"))
+    for number in range(8):
+        train(simulated, f"{number:032x}")
+    assert len(list((tmp_path / "simulated").iterdir())) == 8
+
+
+def test_a_roster_request_says_which_updates_are_wanted():
+    request = RosterRequest("s", update="rows")
+    assert RosterRequest.decode(request.encode()) == request
+    catalogue = Catalogue(("a",), ("b",))
+    request = RosterRequest("s", catalogue.edition, catalogue)
+    assert RosterRequest.decode(request.encode()) == request

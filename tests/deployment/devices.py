@@ -1,0 +1,40 @@
+"""Devices of one person each, as processes of their own: `bouquet node`, as a person starts it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bouquet.deployment.local import MARK
+from tests.runs.helpers import PROGRAM
+
+
+def with_programs(folder):
+    """An environment in which Flower's programs are found, whether or not the shell has them."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "FLWR_HOME": str(folder / "home"), "PATH": path}
+
+
+def write_history(path, items):
+    """Items with times, oldest first."""
+    lines = [f"{item},{time}\n" for time, item in enumerate(items)]
+    path.write_text("item,time\n" + "".join(lines))
+
+
+def start_device(folder, deployment, said, *command):
+    """`bouquet node` over `history.csv` and `state` in a folder, with what it prints in a file.
+
+    Args:
+        command: what the device shall do instead of taking part, with its options.
+    """
+    authority = deployment.keys / "operator" / "ca.crt"
+    given = ["--data", str(folder / "history.csv"), "--ca", str(authority)]
+    arguments = command or tuple(given)
+    with said.open("w") as file:
+        return subprocess.Popen(
+            [*PROGRAM, "node", *arguments, "--superlink", deployment.plan.fleet, "--state", str(folder / "state")],
+            env={**with_programs(folder), MARK: str(deployment.folder)},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )

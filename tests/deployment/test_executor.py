@@ -1,0 +1,142 @@
+"""What runs a node's messages: the code that is installed on it, in children of a warm executor."""
+
+import contextlib
+import inspect
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bouquet import __version__
+from bouquet.deployment.local import MARK
+from bouquet.engines.app_folder import write_app_folder
+from bouquet.engines.processes import marked_processes
+from bouquet.errors import ConfigError
+from bouquet.reporting.run_directory import RunDirectory
+from client_app.edge.supernode import APP, installed_app, pull_parts_soon
+from client_app.training import compiler
+from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
+
+PULLS = ("pull_objects", "pull_and_inflate_object_from_tree")
+
+
+def test_flower_is_as_the_executor_has_it():
+    """All that is replaced inside Flower is there, and is looked up where it is replaced."""
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.inflatable import inflatable_utils
+    from flwr.supernode import start_client_internal
+    from flwr.supernode.runtime import run_clientapp
+
+    source = inspect.getsource(run_clientapp.run_clientapp)
+    assert "install_from_fab(fab.content" in source
+    assert "load_client_app_fn(\n            run.fab_id, run.fab_version, fab.hash_str\n        )" in source
+    given = ["runtime_api_address", "token", "insecure", "certificates", "parent_pid", "runtime_dependency_install"]
+    assert list(inspect.signature(run_clientapp.run_clientapp).parameters) == given
+    lines = [line.strip() for line in inspect.getsource(start_client_internal).splitlines()]
+    waits = [line for line in lines if line.startswith("time.")]
+    assert waits == ["time.sleep(3)", "time.sleep(0.5)", "time.sleep(0.5)"]
+    for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        assert {"initial_backoff", "backoff_cap", "max_tries_per_object"} <= pull.__kwdefaults__.keys()
+    assert TaskType.CLIENT_APP == "flwr-clientapp"
+
+
+def test_parts_of_a_message_are_asked_for_soon_again():
+    from flwr.supercore.inflatable import inflatable_utils
+    from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+
+    before = {name: dict(getattr(inflatable_utils, name).__kwdefaults__) for name in PULLS}
+    try:
+        pull_parts_soon()
+        asked = []
+
+        def late(identity):
+            asked.append(identity)
+            if len(asked) < 4:
+                raise ObjectUnavailableError(identity)
+            return b"x"
+
+        assert inflatable_utils.pull_objects(["a"], late) == {"a": b"x"}
+        assert len(asked) == 4
+    finally:
+        for name, defaults in before.items():
+            getattr(inflatable_utils, name).__kwdefaults__.update(defaults)
+
+
+@pytest.mark.parametrize(("app", "version"), [("acme/bouquet", __version__), (APP, "99.0.0")])
+def test_a_run_of_another_app_or_release_is_refused(app, version):
+    with pytest.raises(ConfigError, match=f"of the app {app} {version}, and this node runs what is installed on it"):
+        installed_app(app, version, "")
+    assert installed_app(APP, __version__, "") is not None
+
+
+def test_kernels_are_handed_from_process_to_process(tmp_path):
+    """What one process has compiled is asked for by name and types in another, and is then ready there."""
+    settings = small_settings(tmp_path, num_server_rounds=1)
+    run_here(tmp_path / "run", settings, 1)
+    used = compiler.in_use()
+    assert {name for name, _, _ in used} >= {"kernels"}
+    compiler.load(used)
+    assert compiler.in_use() == used
+
+
+def settings_of(tmp_path, **changes):
+    settings = small_settings(tmp_path, **changes)
+    plain = ("embedding-size", "batch-size", *(key.replace("_", "-") for key in changes))
+    up = ["--data-file", settings["data-file"], "-c", "time-column=time"]
+    return settings, up, {key: settings[key] for key in plain}
+
+
+@pytest.mark.flower
+@pytest.mark.slow
+@pytest.mark.parametrize("accepted", ["false", "true"])
+def test_a_node_runs_no_code_that_came_with_a_run(tmp_path, deployment, accepted):
+    """The server's app leaves a mark wherever it is imported; with `--accept-apps` it does."""
+    settings = small_settings(tmp_path, num_server_rounds=1)
+    node = {"partition-id": 0, "num-partitions": 1, "data-file": settings["data-file"], "accept-apps": accepted}
+    deployment.up({"node-1": node}, {})
+    out, mark, app = RunDirectory(tmp_path / "run"), tmp_path / "mark", tmp_path / "app"
+    write_app_folder(app, {**settings, "out": str(out.path), "min-nodes": 1})
+    with (app / "client_app" / "app.py").open("a") as file:
+        file.write(f"\nfrom pathlib import Path as Mark\nMark({str(mark)!r}).write_text('here')\n")
+    assert deployment.control.submit(app)
+    finished = ("completed", "failed")
+    await_condition(lambda: out.summary.exists() and out.read_summary()["status"] in finished)
+    assert out.read_summary()["status"] == "completed", deployment.log("node-1").read_text()[-2000:]
+    assert mark.exists() == (accepted == "true")
+
+
+def members(deployment, name):
+    """SuperNode, executor and, while there is a message, its child: the first started first."""
+    found = {}
+    for process in deployment.processes(name):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+            if b"client_app.edge.supernode" in words and b"bouquet.deployment.supervise" not in words:
+                stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                found[process] = int(stat[19])
+    return sorted(found, key=lambda process: (found[process], process))
+
+
+@pytest.mark.flower
+@pytest.mark.slow
+def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path, deployment):
+    """kill -9 of a child, an executor and a SuperNode, while a run of two nodes goes on."""
+    _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=45.0)
+    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
+    assert done.returncode == 0, done.stderr
+    out = RunDirectory(tmp_path / "run")
+    process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
+    await_condition(lambda: len(out.rounds()) >= 2)
+    for place, name in [(2, "node-1"), (1, "node-1"), (0, "node-2")]:
+        await_condition(lambda place=place, name=name: len(members(deployment, name)) > place, seconds=60)
+        rounds = len(out.rounds())
+        with contextlib.suppress(ProcessLookupError, IndexError):  # a child may have ended meanwhile
+            os.kill(members(deployment, name)[place], signal.SIGKILL)
+        await_condition(lambda rounds=rounds: len(out.rounds()) > rounds + 1, seconds=240)
+        await_condition(lambda: out.rounds()[-1]["users"] == 40, seconds=240)
+    os.kill(process.pid, signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    deployment.down()
+    assert marked_processes(MARK, str(deployment.folder)) == []
