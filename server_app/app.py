@@ -59,11 +59,11 @@ def _run(
         directory.write_users(strategy.roster.users, strategy.best.values)
         directory.write_summary(summary(strategy, time.perf_counter() - start))
     except BouquetError as error:
-        directory.write_summary({"status": "failed", "error": str(error)})
+        directory.write_failed(str(error))
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
-        directory.write_summary({"status": "failed", "error": reason})
+        directory.write_failed(reason)
         raise
     finally:
         record_to(None)

@@ -106,14 +106,14 @@ def _carry_out(
     except KeyboardInterrupt:
         if run_id:
             target.control.stop(run_id)
-        directory.write_summary({"status": "stopped", "rounds": len(directory.rounds())})
+        directory.write_stopped()
         screen.stopped(directory, config, "bouquet deploy run")
         raise
     except BaseException as error:
         summary = directory.read_summary()
         if summary["status"] == "failed":
             raise RunFailed(f"The run failed: {summary['error']}") from error
-        directory.write_summary({"status": "failed", "error": str(error)})
+        directory.write_failed(str(error))
         if any(directory.checkpoints.glob("*.safetensors")):
             raise RunFailed(f"{error}\nGo on with: bouquet deploy run -c 'resume=\"{directory.path}\"'") from error
         raise

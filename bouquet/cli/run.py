@@ -93,14 +93,14 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
         try:
             _follow(settings, nodes, engine, directory, screen)
         except KeyboardInterrupt:
-            directory.write_summary({"status": "stopped", "rounds": len(directory.rounds())})
+            directory.write_stopped()
             screen.stopped(directory, config)
             raise
         except BaseException as error:
             summary = directory.read_summary()
             if summary["status"] == "failed":
                 raise RunFailed(f"The run failed: {summary['error']}") from error
-            directory.write_summary({"status": "failed", "error": str(error)})
+            directory.write_failed(str(error))
             raise
     return directory
 

@@ -207,6 +207,26 @@ class RunDirectory:
         """Replace the summary."""
         self.write_json(self.summary.name, summary)
 
+    def write_stopped(self) -> None:
+        """Say that the operator stopped the run, after the server in this folder has had its last word.
+
+        A server whose run is ended under it fails in a moment of its own; what it says of that is not the reason. A
+        run that completed all the same is left as completed.
+        """
+        try:
+            with self.work():
+                pass
+        except ConfigError:
+            pass  # it did not end in time: `write_failed` finds what is written here
+        finally:
+            if self.read_summary()["status"] != "completed":
+                self.write_summary({"status": "stopped", "rounds": len(self.rounds())})
+
+    def write_failed(self, reason: str) -> None:
+        """Say why the run failed, unless it was stopped."""
+        if self.read_summary()["status"] != "stopped":
+            self.write_summary({"status": "failed", "error": reason})
+
     def read_summary(self) -> dict[str, Any]:
         """The summary.
 

@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -153,3 +154,45 @@ def test_a_wider_folder_of_ours_is_closed_and_what_lies_in_it_stays(tmp_path):
     assert (folder / "file").read_text() == "kept"
     write_atomically(folder / "file", "new", private=True)
     assert mode(folder / "file") == 0o600
+
+
+def test_who_stopped_a_run_has_the_last_word_and_a_completed_one_stays_completed(tmp_path):
+    """A server whose run is ended under it fails a moment before or after the operator writes."""
+    directory = RunDirectory(tmp_path)
+    words = {"failed": lambda: directory.write_failed("no such run"), "stopped": directory.write_stopped}
+    for first, second in (("failed", "stopped"), ("stopped", "failed")):
+        directory.write_summary({"status": "running"})
+        words[first]()
+        assert directory.read_summary()["status"] == first
+        words[second]()
+        assert directory.read_summary() == {"status": "stopped", "rounds": 0}
+    directory.write_summary({"status": "completed"})
+    directory.write_stopped()
+    assert directory.read_summary() == {"status": "completed"}
+
+
+def test_a_server_that_still_works_is_waited_for_before_a_run_is_called_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_directory, "_ENDING_SECONDS", 60.0)
+    directory = RunDirectory(tmp_path)
+    directory.write_summary({"status": "running"})
+    held, wanted = threading.Event(), threading.Event()
+
+    def server():
+        with RunDirectory(tmp_path).work():
+            held.set()
+            wanted.wait()
+            directory.write_summary({"status": "failed", "error": "no such run"})
+
+    thread = threading.Thread(target=server)
+    thread.start()
+    held.wait()
+    waiting = directory.work
+
+    def observed():
+        wanted.set()
+        return waiting()
+
+    monkeypatch.setattr(directory, "work", observed)
+    directory.write_stopped()
+    thread.join()
+    assert directory.read_summary()["status"] == "stopped"
