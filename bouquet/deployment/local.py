@@ -22,7 +22,13 @@ from bouquet.engines.control import POLL_SECONDS, Control
 from bouquet.engines.flower import last_words
 from bouquet.engines.ports import free_port, is_healthy
 from bouquet.engines.processes import end_all, marked_processes
-from bouquet.engines.release import EXECUTOR_POLL, secure_connection, superlink_command, supernode_command
+from bouquet.engines.release import (
+    EXECUTOR_POLL,
+    has_fleet_port,
+    secure_connection,
+    superlink_command,
+    supernode_command,
+)
 from bouquet.errors import ConfigError, RunFailed, StateError
 from bouquet.files import write_atomically
 
@@ -104,7 +110,7 @@ class LocalDeployment:
         Raises:
             RunFailed: a process did not start, or a node did not come.
         """
-        plan = self.plan if self.exists() else Plan(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+        plan = self.plan if self.exists() else _new_plan()
         plan.settings = dict(settings)
         for name, config in configs.items():
             node = plan.nodes.setdefault(name, Node(free_port()))
@@ -199,3 +205,8 @@ class LocalDeployment:
                 # They live on when the command that started them has ended.
                 start_new_session=True,
             )
+
+
+def _new_plan() -> Plan:
+    control = f"127.0.0.1:{free_port()}"
+    return Plan(control, f"127.0.0.1:{free_port()}" if has_fleet_port() else control)

@@ -6,9 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from bouquet.config import Scalar
+from bouquet.errors import ConfigError
 from bouquet.policy import Policy
 
 # ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -55,6 +57,15 @@ EXIT = "Exit Code:"
 EXECUTOR_POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 
 
+def has_fleet_port() -> bool:
+    """Whether a SuperLink has an address for nodes alone.
+
+    Up to 1.39 nodes speak gRPC, at an address of their own; from 1.40 on HTTP, at the address of operators.
+    """
+    major, minor = version("flwr").split(".")[:2]
+    return (int(major), int(minor)) < (1, 40)
+
+
 def superlink_command(
     host: str, port: int, fleet: str, database: Path, keys: Path, *, executor_apart: bool = False, health: str = ""
 ) -> list[str]:
@@ -66,8 +77,17 @@ def superlink_command(
         keys: folder with ca.crt, server.crt, server.key and executor.secret.
         executor_apart: the ServerApp is run by a SuperExec of its own.
         health: HOST:PORT of a plain gRPC health service; "" for none.
+    Raises:
+        ConfigError: nodes shall have an address of their own, and this release has none for them.
     """
-    command = ["flower-superlink", "--host", host, "--port", str(port), "--fleet-api-address", fleet]
+    command = ["flower-superlink", "--host", host, "--port", str(port)]
+    if has_fleet_port():
+        command += ["--fleet-api-address", fleet]
+    elif fleet != f"{host}:{port}":
+        raise ConfigError(
+            f"Flower {version('flwr')} lets nodes in where operators are, so no gate can be between the two. Install "
+            'the release that serves nodes over gRPC at an address of their own: pip install "flwr==1.39.*".'
+        )
     command += ["--database", str(database), "--enable-supernode-auth"]
     command += ["--disable-runtime-dependency-installation", *_server_tls(keys, "server")]
     if executor_apart:
