@@ -242,7 +242,7 @@ class RoundOptions(Options):
         -1.0,
         ge=-1,
         description="Largest change of one user, in multiples of the round's median, by array and by row: what is "
-        "above is scaled down, what is a hundred times above is refused. 0: any; -1: 25, and any in a simulation, "
+        "above is scaled down, what is a hundred times above is refused. 0: any; -1: 10, and any in a simulation, "
         "where nobody lies and honest users of one to three items can differ by more.",
     )
 

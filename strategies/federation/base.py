@@ -29,7 +29,7 @@ from strategies.federation.roster import await_roster
 __all__ = ["BaseStrategy", "Extra"]
 
 # In multiples of the median of a round, where nodes are other people's.
-_BOUND_OF_DEPLOYMENTS = 25.0
+_BOUND_OF_DEPLOYMENTS = 10.0
 
 
 class BaseStrategy(Hooks, Strategy):
