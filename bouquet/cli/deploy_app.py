@@ -64,6 +64,10 @@ def run(
     superlink: Superlink = "",
     keys: Keys = KEYS,
     runs: Runs = RUNS,
+    out: Annotated[str, typer.Option("--out", help="Folder for the results; else a new one in --runs.")] = "",
+    compare_with: Annotated[
+        str, typer.Option("--compare-with", help="Rows of the final table beside this run, if the data lie here.")
+    ] = "",
 ) -> None:
     """Train on a running deployment, and exit with 0 only if the run completed."""
     from bouquet.cli.deploy import run_command
@@ -71,7 +75,8 @@ def run(
     from bouquet.cli.screen import Screen
 
     screen = Screen()
-    screen.table(run_command(target_of(directory, superlink, keys, runs), config, override or [], screen))
+    target = target_of(directory, superlink, keys, runs)
+    screen.table(run_command(target, config, override or [], screen, out, compare_with.split()))
 
 
 @deploy.command()

@@ -56,13 +56,24 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
     settings, data, given = settings_of(tmp_path, num_server_rounds=2, evaluate_every=2)
     up(deployment, data)
     out = tmp_path / "run"
-    done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out}"')
+    into = ["--out", out.name, "--compare-with", "popularity"]
+    done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, *into, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert_equal_runs(RunDirectory(out), run_here(tmp_path / "here", settings, 2), exact=False)
+    row = next(line for line in done.stdout.splitlines() if line.startswith("most popular items"))
+    beside = RunDirectory(out).read_json("comparison.json")["popularity"]["test"]["full"]["NDCG@10"]
+    assert f"{beside:.3f}".removeprefix("0") in row
 
-    refused = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out}"')
+    refused = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "--out", str(out))
     assert refused.returncode == 2
     assert "already holds a run" in refused.stderr
+    for rows, reason in {
+        ("--compare-with", "popularty"): "Did you mean 'popularity'?",
+        ("--compare-with", "ease", "-c", 'catalogue-file="c.csv"'): "those of devices stay on the devices",
+    }.items():
+        refused = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, *rows)
+        assert refused.returncode == 2
+        assert reason in refused.stderr
 
     # Without enough users the run fails, and so does the command.
     failing = ["-c", f'min-nodes=3 node-timeout=2.0 out="{tmp_path / "failing"}"']
