@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -24,9 +24,19 @@ from client_app.node.histories import interactions_of
 from strategies import without_other_methods
 
 
-def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str, data_dir: str, data_file: str) -> None:
+def up_command(
+    folder: Path,
+    nodes: int,
+    overrides: Sequence[str],
+    dataset: str,
+    data_dir: str,
+    data_file: str,
+    policy: Mapping[str, str] | None = None,
+) -> None:
     """Start a SuperLink and SuperNodes; the users of a data set are partitioned over the nodes.
 
+    Args:
+        policy: what of `bouquet.policy` all nodes have; it counts for nodes that are started by this.
     Raises:
         BouquetError: the data cannot be used, or a process did not start.
     """
@@ -39,7 +49,8 @@ def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str,
     plain = DataOptions().to_flat()
     kept = {key: settings[key] for key in plain if settings[key] != plain[key]}
     configs: dict[str, dict[str, Scalar]] = {
-        f"node-{number + 1}": {"partition-id": number, "num-partitions": nodes} for number in range(nodes)
+        f"node-{number + 1}": {"partition-id": number, "num-partitions": nodes, **(policy or {})}
+        for number in range(nodes)
     }
     deployment = LocalDeployment(folder)
     if deployment.exists() and (known := len(deployment.plan.nodes)) != nodes:

@@ -49,11 +49,14 @@ def up(
     data_file: Annotated[str, typer.Option("--data-file", help="A CSV, TSV or Parquet file of your own.")] = "",
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
     directory: Dir = DEPLOYMENT,
+    accept_apps: Apps = None,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine."""
     from bouquet.cli.deploy import up_command
+    from bouquet.policy import settings_of
 
-    up_command(directory, nodes, override or [], dataset, data_dir, data_file)
+    policy = settings_of(accept_apps=accept_apps)
+    up_command(directory, nodes, override or [], dataset, data_dir, data_file, policy)
 
 
 @deploy.command()
