@@ -29,7 +29,8 @@ def running(state: Path) -> AbstractContextManager[None]:
         ConfigError: another one is.
     """
     taken = ConfigError(f"Another `bouquet node` is running on {state}. End it first, or name another folder: --state.")
-    return locked(state / LOCK, taken)
+    # Who asks whether it is held holds it for an instant.
+    return locked(state / LOCK, taken, seconds=1.0)
 
 
 def is_running(state: Path) -> bool:

@@ -4,6 +4,7 @@ recommend, and says so when it shall be forgotten."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -106,7 +107,9 @@ def before_training(node: Node, node_config: Mapping[str, Scalar]) -> None:
 def after_training(node: Node, request: TrainRequest, node_config: Mapping[str, Scalar]) -> None:
     """Remember the round, for whoever asks how the device is doing."""
     items = len(node.histories.train.values)
-    device_of(node_config).save_last_round(node.config.strategy, request.round, items)
+    # The round itself is done, and a full disk must not cost its reply.
+    with suppress(OSError):
+        device_of(node_config).save_last_round(node.config.strategy, request.round, items)
 
 
 def after_evaluation(
