@@ -4,7 +4,9 @@ device.json            who this is, where the history is, whether it asked to be
 catalogue.json         the catalogue that the server published
 trained.json           every item that was ever trained on
 recommendations.json   what the newest model would recommend
+last-round.json        the last round that it took part in
 model.safetensors      the newest published model, of a method whose devices only count
+status.json, .running  by `bouquet node`: how its connection is, and a lock that it holds
 private/               private state, by run series
 withdrawn/             what the person had given to sums, by run series, until it was taken off again
 keys/                  the device's own keys, and the authority that the SuperLink's certificate is signed with
@@ -18,6 +20,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +104,21 @@ class Device:
         }
         self._write("recommendations.json", document)
 
+    def last_round(self) -> dict[str, Any]:
+        """`time`, `strategy`, `round` and `items` of the last training here; empty before the first."""
+        return self._read("last-round.json", {})
+
+    def save_last_round(self, strategy: str, round_: int, items: int) -> None:
+        """Remember that the device took part in a round, with so many items, now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._write("last-round.json", {"time": now, "strategy": strategy, "round": round_, "items": items})
+
     def forget(self) -> None:
         """Remove everything about the person, and remember only that the server must be told."""
         settings = self.settings()
         # First the mark: killed in between, the device does not take part any more and can be asked again.
         self.save_settings({**settings, "forgotten": settings["user"], "told": ""})
-        for name in ("trained.json", "recommendations.json"):
+        for name in ("trained.json", "recommendations.json", "last-round.json"):
             (self.folder / name).unlink(missing_ok=True)
         for given in (self.folder / "private").glob(f"*/*/{GIVEN}"):
             private_folder(self.folder / "withdrawn")

@@ -12,7 +12,7 @@ from bouquet.policy import Policy
 from bouquet.reporting.events import event
 from bouquet.wire import EvaluateRequest, RosterRequest, TrainRequest
 from client_app.edge.growing_history import is_device
-from client_app.edge.handlers import after_evaluation, before_training, device_node, device_roster
+from client_app.edge.handlers import after_evaluation, after_training, before_training, device_node, device_roster
 from client_app.side import Node, node_of
 
 app = ClientApp()
@@ -43,6 +43,8 @@ def train(message: Message, context: Context) -> Message:
         before_training(node, context.node_config)
     with node.alone(request.series):
         reply = node.train(request)
+    if is_device(context.node_config):
+        after_training(node, request, context.node_config)
     event("trained", round=request.round, users=len(request.users), seconds=reply.seconds)
     return Message(replace(reply, series=request.series, round=request.round).encode(), reply_to=message)
 

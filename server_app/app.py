@@ -10,12 +10,14 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from bouquet.config import RunConfig, Scalar, lookup, parsed
+from bouquet.engines.local import LocalGrid
 from bouquet.errors import BouquetError
 from bouquet.evaluation import fairness, standard_error
 from bouquet.methods import METHODS
 from bouquet.reporting.events import record_to
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
+from server_app.told import ToldRunDirectory, say
 from strategies import BaseStrategy, strategy_of, without_other_methods
 
 app = ServerApp()
@@ -36,6 +38,8 @@ def run(grid: Grid, settings: Mapping[str, Scalar]) -> None:
     config = parsed(settings).run
     lookup(METHODS, "strategy", config.strategy)
     directory = RunDirectory(config.resume or config.out or run_name(config))
+    if not isinstance(grid, LocalGrid):  # there the screen of the same process says it
+        directory = ToldRunDirectory(directory, config)
     with directory.work():
         _run(grid, settings, config, directory)
 
@@ -48,7 +52,7 @@ def _run(
 ) -> None:
     if not directory.summary.exists():
         directory.create(without_other_methods(settings, config.strategy), {"engine": "flower"})
-        print(f"Results go to {directory.path}")
+        say(f"Results go to {directory.path}")
     elif config.resume:
         directory.write_summary({"status": "running"})
     start = time.perf_counter()

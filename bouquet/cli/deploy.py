@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -23,9 +24,19 @@ from client_app.node.histories import interactions_of
 from strategies import without_other_methods
 
 
-def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str, data_dir: str, data_file: str) -> None:
+def up_command(
+    folder: Path,
+    nodes: int,
+    overrides: Sequence[str],
+    dataset: str,
+    data_dir: str,
+    data_file: str,
+    policy: Mapping[str, str] | None = None,
+) -> None:
     """Start a SuperLink and SuperNodes; the users of a data set are partitioned over the nodes.
 
+    Args:
+        policy: what of `bouquet.policy` all nodes have; it counts for nodes that are started by this.
     Raises:
         BouquetError: the data cannot be used, or a process did not start.
     """
@@ -38,7 +49,8 @@ def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str,
     plain = DataOptions().to_flat()
     kept = {key: settings[key] for key in plain if settings[key] != plain[key]}
     configs: dict[str, dict[str, Scalar]] = {
-        f"node-{number + 1}": {"partition-id": number, "num-partitions": nodes} for number in range(nodes)
+        f"node-{number + 1}": {"partition-id": number, "num-partitions": nodes, **(policy or {})}
+        for number in range(nodes)
     }
     deployment = LocalDeployment(folder)
     if deployment.exists() and (known := len(deployment.plan.nodes)) != nodes:
@@ -53,8 +65,19 @@ def up_command(folder: Path, nodes: int, overrides: Sequence[str], dataset: str,
     console.print("Train: bouquet deploy run    Watch: bouquet deploy status    End: bouquet deploy down")
 
 
-def run_command(target: Target, config_file: Path | None, overrides: Sequence[str], screen: Screen) -> RunDirectory:
+def run_command(
+    target: Target,
+    config_file: Path | None,
+    overrides: Sequence[str],
+    screen: Screen,
+    out: str = "",
+    compare_with: Sequence[str] = (),
+) -> RunDirectory:
     """Submit a run, follow it, and fail if it failed.
+
+    Args:
+        out: folder for the results; "": a new one where the deployment keeps its runs.
+        compare_with: rows of the final table beside this run, computed here from the data that lie here.
 
     Raises:
         BouquetError: the run failed; `summary.json` says so too.
@@ -62,26 +85,51 @@ def run_command(target: Target, config_file: Path | None, overrides: Sequence[st
     """
     if not target.is_alive():
         raise RunFailed("The SuperLink does not answer. Start it with: bouquet deploy up")
-    settings = {**resolve(config_file, overrides), **target.settings}
+    overrides = [*overrides, *([f"out={json.dumps(out)}"] if out else [])]
+    settings, finished = {**resolve(config_file, overrides), **target.settings}, False
     if settings["resume"]:
         settings = resumed_settings({**given_settings(config_file, overrides), **target.settings}) | {"out": ""}
-        refuse_finished(RunDirectory(str(settings["resume"])), settings)
+        finished = refuse_finished(RunDirectory(str(settings["resume"])), settings, bool(compare_with))
     settings |= absolute_paths(settings)
     settings["min-nodes"] = max(int(settings["min-nodes"]), target.nodes)
     config = parsed(settings).run
+    _refuse_comparison(config, compare_with)
     name = Path(run_name(config)).name
     directory = RunDirectory(config.resume or config.out or target.runs / name)
     refuse_held(directory, config)
     settings |= {"out": str(directory.path), "resume": str(directory.path) if config.resume else "", "state-dir": ""}
     refuse_folder(directory.path)
     engine: dict[str, Scalar] = {"engine": "deployment", "nodes": settings["min-nodes"]}
-    with directory.command():
-        refuse_held(directory, config)
-        directory.create(without_other_methods(settings, config.strategy), engine)
-        if config.resume:
-            take_back(directory)
-        _carry_out(target, settings, config, directory, screen)
+    if not finished:
+        with directory.command():
+            refuse_held(directory, config)
+            directory.create(without_other_methods(settings, config.strategy), engine)
+            if config.resume:
+                take_back(directory)
+            _carry_out(target, settings, config, directory, screen)
+    if compare_with:
+        from bouquet.experiments.baselines import comparison_rows
+
+        directory.write_json("comparison.json", comparison_rows(settings, compare_with))
     return directory
+
+
+def _refuse_comparison(config: RunConfig, names: Sequence[str]) -> None:
+    """Refuse, before anything is trained, rows that could not be computed at the end.
+
+    Raises:
+        ConfigError: nobody knows such a row, or the histories lie on devices.
+        DataError: the data cannot be used here.
+    """
+    if not names:
+        return
+    # Here, so that a run without such rows does without their models.
+    from bouquet.experiments.baselines import check_names
+
+    check_names(names)
+    if config.catalogue_file:
+        raise ConfigError("--compare-with needs all histories in one place, and those of devices stay on the devices.")
+    interactions_of(config)
 
 
 def _carry_out(

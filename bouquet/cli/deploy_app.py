@@ -49,11 +49,14 @@ def up(
     data_file: Annotated[str, typer.Option("--data-file", help="A CSV, TSV or Parquet file of your own.")] = "",
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
     directory: Dir = DEPLOYMENT,
+    accept_apps: Apps = None,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine."""
     from bouquet.cli.deploy import up_command
+    from bouquet.policy import settings_of
 
-    up_command(directory, nodes, override or [], dataset, data_dir, data_file)
+    policy = settings_of(accept_apps=accept_apps)
+    up_command(directory, nodes, override or [], dataset, data_dir, data_file, policy)
 
 
 @deploy.command()
@@ -64,6 +67,10 @@ def run(
     superlink: Superlink = "",
     keys: Keys = KEYS,
     runs: Runs = RUNS,
+    out: Annotated[str, typer.Option("--out", help="Folder for the results; else a new one in --runs.")] = "",
+    compare_with: Annotated[
+        str, typer.Option("--compare-with", help="Rows of the final table beside this run, if the data lie here.")
+    ] = "",
 ) -> None:
     """Train on a running deployment, and exit with 0 only if the run completed."""
     from bouquet.cli.deploy import run_command
@@ -71,7 +78,8 @@ def run(
     from bouquet.cli.screen import Screen
 
     screen = Screen()
-    screen.table(run_command(target_of(directory, superlink, keys, runs), config, override or [], screen))
+    target = target_of(directory, superlink, keys, runs)
+    screen.table(run_command(target, config, override or [], screen, out, compare_with.split()))
 
 
 @deploy.command()

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bouquet.catalogue import Catalogue, read_catalogue
+from bouquet.cli.node_record import NodeRecord, is_running, running
+from bouquet.conditions import Conditions
 from bouquet.deployment.supervise import Program, supervise
 from bouquet.device import Device
 from bouquet.errors import ConfigError, RunFailed, StateError
-from bouquet.files import write_atomically
+from bouquet.files import private_folder, write_atomically
 from bouquet.history import read_events
 from bouquet.policy import KEYS as POLICY_KEYS
 from bouquet.sealing import read_seal
@@ -33,28 +35,43 @@ def node_command(
     item_column: str,
     time_column: str,
     policy: Mapping[str, str],
+    only_when: Sequence[str] | None = None,
 ) -> None:
     """Run a device until it is ended.
 
     Args:
         policy: what of `bouquet.policy` was given this time; the rest stays as it was.
+        only_when: conditions for taking part; None: as before.
 
     Raises:
-        ConfigError: something that is needed was not given.
+        ConfigError: something that is needed was not given, or the device is running already.
         KeyboardInterrupt: it was ended.
     """
     if not superlink:
         raise ConfigError("Say where the SuperLink is: bouquet node --superlink HOST:PORT --data FILE --state DIR")
-    settings = _prepare(state, data, keys, user, {"item_column": item_column, "time_column": time_column, **policy})
-    folder = _keys(state, settings, authority)
-    if settings.get("forgotten"):
-        print("This device asked to be forgotten and only tells the server so. Begin anew in another --state.")
-    # Here, so that `bouquet recommend` does without.
-    from bouquet.cli.node_screen import NodeScreen
+    given = {"item_column": item_column, "time_column": time_column, **policy}
+    if only_when is not None:
+        # An empty one takes back those that were given before.
+        Conditions(chosen := [command for command in only_when if command]).refuse_unknown()
+        given["only-when"] = json.dumps(chosen)
+    settings = _prepared(state, data, keys, user, given)
+    private_folder(state)
+    with running(state):
+        Device(state).save_settings(settings)
+        folder = _keys(state, settings, authority)
+        if settings.get("forgotten"):
+            print("This device asked to be forgotten and only tells the server so. Begin anew in another --state.")
+        # Here, so that `bouquet recommend` does without.
+        from bouquet.cli.node_screen import NodeScreen
 
-    # A catalogue comes with the first message of a run.
-    screen = NodeScreen(superlink, folder, state / LOG, known=(state / "catalogue.json").exists())
-    supervise(Program(*_supernode(superlink, state, folder, settings), state / LOG), screen)
+        # A catalogue comes with the first message of a run.
+        record = NodeRecord(state, superlink)
+        screen = NodeScreen(superlink, folder, state / LOG, record, known=(state / "catalogue.json").exists())
+        program = Program(*_supernode(superlink, state, folder, settings), state / LOG)
+        try:
+            supervise(program, screen, Conditions(conditions_of(settings)))
+        finally:
+            record.ends()
 
 
 def forget_command(state: Path, superlink: str, wait: float) -> None:
@@ -73,8 +90,8 @@ def forget_command(state: Path, superlink: str, wait: float) -> None:
         print("Nothing of this person is left on the server.")
         return
     program = None
-    if superlink:
-        program = Program(*_supernode(superlink, state, _folder(state, settings), settings), state / LOG)
+    if superlink and not is_running(state):  # one that runs tells the server by itself
+        program = Program(*_supernode(superlink, state, keys_of(state, settings), settings), state / LOG)
     deadline = time.monotonic() + wait
     try:
         if program:
@@ -101,7 +118,7 @@ def recommend_command(state: Path, k: int, format_: str) -> None:
     """
     refuse_format(format_)
     settings = Device(state).settings()
-    key = _folder(state, settings) / "state.key"
+    key = keys_of(state, settings) / "state.key"
     device = Device(state, read_seal(key if key.exists() else ""))
     if settings.get("forgotten"):
         raise StateError(f"The person of {state} asked to be forgotten.")
@@ -165,8 +182,13 @@ def _print_best(entries: Sequence[tuple[str, str, float]], k: int, format_: str)
         print(f"{place:>3}  {title or item}")
 
 
-def _prepare(state: Path, data: Path | None, keys: Path | None, user: str, given: dict[str, str]) -> dict[str, str]:
-    """The device's settings, made at the first start."""
+def conditions_of(settings: Mapping[str, str]) -> list[str]:
+    """A device's conditions for taking part. To be forgotten needs none."""
+    return [] if settings.get("forgotten") else list(json.loads(settings.get("only-when", "[]")))
+
+
+def _prepared(state: Path, data: Path | None, keys: Path | None, user: str, given: dict[str, str]) -> dict[str, str]:
+    """The device's settings with what is given this time; at the first start they are made."""
     if data:
         given["history"] = str(data.absolute())
     if keys:
@@ -182,16 +204,16 @@ def _prepare(state: Path, data: Path | None, keys: Path | None, user: str, given
         settings = {"user": user or secrets.token_hex(16), **given}
     if not Path(settings["history"]).is_file():
         raise ConfigError(f"There is no history file {settings['history']}.")
-    Device(state).save_settings(settings)
     return settings
 
 
-def _folder(state: Path, settings: dict[str, str]) -> Path:
+def keys_of(state: Path, settings: Mapping[str, str]) -> Path:
+    """Where a device's keys lie."""
     return Path(settings["keys"]) if "keys" in settings else state / "keys"
 
 
 def _keys(state: Path, settings: dict[str, str], authority: Path | None) -> Path:
-    folder = _folder(state, settings)
+    folder = keys_of(state, settings)
     if "keys" not in settings:
         from bouquet.deployment.keys import make_node_keys
 
@@ -220,4 +242,6 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**quiet_environment(), **EXECUTOR_POLL, "FLWR_HOME": str(state.absolute() / "flower"), "PATH": path}
-    return supernode_command(superlink, keys.absolute(), config, free_port()), environment
+    return supernode_command(
+        superlink, keys.absolute(), config, free_port(), only_when=conditions_of(settings)
+    ), environment

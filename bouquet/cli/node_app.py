@@ -63,6 +63,15 @@ def run_node(
     accept_catalogue_bytes: CatalogueBytes = None,
     keep_series: KeepSeries = None,
     accept_apps: Apps = None,
+    only_when: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only-when",
+            metavar="CONDITION",
+            help="Take part only when this says yes: charging, idle, or a command by exit status 0; can be repeated, "
+            "and '' takes all back.",
+        ),
+    ] = None,
 ) -> None:
     """Take part in a federation with one history. Connects outwards only, and again after a loss."""
     if context.invoked_subcommand:
@@ -81,7 +90,17 @@ def run_node(
         keep_series=keep_series,
         accept_apps=accept_apps,
     )
-    node_command(superlink, data, state, ca, keys, user, item_column, time_column, policy)
+    node_command(superlink, data, state, ca, keys, user, item_column, time_column, policy, only_when or None)
+
+
+@node.command()
+def status(
+    state: State = STATE, format_: Annotated[str, typer.Option("--format", help="text or json.")] = "text"
+) -> None:
+    """How the device is doing: its connection, its last round, its history, its conditions."""
+    from bouquet.cli.node_status import status_command
+
+    status_command(state, format_)
 
 
 @node.command()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import sys
 from pathlib import Path
 
+from bouquet.cli import node_record as states
+from bouquet.cli.node_record import NodeRecord
+from bouquet.cli.public_keys import named
+from bouquet.conditions import RESTS
 from bouquet.deployment.supervise import LONGEST_PAUSE, Listener
-from bouquet.engines.release import EXIT, LET_IN, REFUSED
+from bouquet.engines.release import EXIT, FOUND, LET_IN, LOST, REFUSED
 
 # A SuperLink that is there has answered by then.
 SILENT_SECONDS = 20.0
@@ -18,20 +20,38 @@ _REASON_LINES = 2
 
 
 class NodeScreen(Listener):
-    """Tells what becomes of a device's SuperNode, each thing once, and the next try in a line.
+    """Tells what becomes of a device's SuperNode, each thing once, and the next try in a line; and writes it down.
 
     Args:
         superlink: HOST:PORT.
         keys: folder of the device's keys.
         log: where everything that Flower says goes.
+        record: for `bouquet node status`.
         known: the device took part in a run before.
     """
 
-    def __init__(self, superlink: str, keys: Path, log: Path, known: bool) -> None:
-        self._superlink, self._keys, self._log = superlink, keys, log
-        self._known, self._explained = known, False
-        self._in = self._refused = self._silent = False
+    def __init__(self, superlink: str, keys: Path, log: Path, record: NodeRecord, known: bool) -> None:
+        self._superlink, self._keys, self._log, self._record = superlink, keys, log, record
+        self._known, self._explained, self._tried = known, False, False
+        self._in = self._lost = self._refused = self._silent = False
+        self._left = self._rests = ""
         self._reason: list[str] | None = None
+
+    def starts(self) -> None:
+        if self._rests:
+            self._rests = ""
+            _print("All conditions hold: taking part again.")
+        elif self._tried:  # what came of the last try holds until this one comes to something
+            return
+        self._tried = True
+        self._record.becomes(states.CONNECTING)
+
+    def rests(self, reason: str) -> None:
+        if not self._rests:
+            _print(f"Resting: {reason}. This device takes no part until all its conditions hold.")
+        self._rests = reason
+        self._record.becomes(states.RESTING, reason)
+        self._forget_try()
 
     def said(self, line: str) -> None:
         # Events are for whoever collects them, as with every other process.
@@ -41,8 +61,19 @@ class NodeScreen(Listener):
             self._in = self._known = True
             self._explained = False
             _print(f"Connected: the SuperLink at {self._superlink} has let this device in.")
+            self._record.becomes(states.CONNECTED)
         elif REFUSED in line:
             self._refused = True
+        elif self._in and LOST in line and not self._lost:
+            self._lost = True
+            _print(f"The connection to the SuperLink at {self._superlink} is lost; it comes again by itself.")
+            self._record.becomes(states.LOST)
+        elif self._in and FOUND in line and self._lost:
+            self._lost = False
+            _print(f"Connected again to the SuperLink at {self._superlink}.")
+            self._record.becomes(states.CONNECTED)
+        elif line.startswith(RESTS):
+            self._left = line.removeprefix(RESTS).strip().removesuffix(".")
         if self._reason is not None and len(self._reason) < _REASON_LINES and line.strip():
             self._reason.append(line.strip())
         if EXIT in line:
@@ -52,25 +83,33 @@ class NodeScreen(Listener):
         if not self._in and not self._silent and seconds > SILENT_SECONDS:
             self._silent = True
             _print(f"The SuperLink at {self._superlink} does not answer; trying on. Flower's own words: {self._log}")
+            self._record.becomes(states.UNREACHABLE)
 
     def ended(self, program: str, status: int, pause: float) -> None:
         again = f"Next try in {pause:.0f} s."
-        if not self._refused:
+        if self._left:  # and all its conditions hold again
+            self.rests(self._left)
+        elif not self._refused:
             reason = " ".join(self._reason or [f"{program} ended with status {status}"]).removesuffix(".")
             _print(f"No connection to the SuperLink at {self._superlink}: {reason}. All of it: {self._log}. {again}")
+            self._record.becomes(states.FAILED, reason)
         elif self._explained:
             _print(f"Not let in yet. {again}")
         else:
             self._explained = True
             _print(f"{self._waiting()}\n{again} Later tries come more rarely, at least every {LONGEST_PAUSE:.0f} s.")
-        self._in = self._refused = self._silent = False
-        self._reason = None
+        if self._refused:
+            self._record.becomes(states.WAITING)
+        self._forget_try()
+
+    def _forget_try(self) -> None:
+        self._in = self._lost = self._refused = self._silent = False
+        self._left, self._reason = "", None
 
     def _waiting(self) -> str:
         public = self._keys / "node.pub"
         who = (
-            f"the operator must register this device's key, {public}{fingerprint(public)}, with:\n"
-            f"  bouquet deploy register {public}"
+            f"the operator must register this device's key, {named(public)}, with:\n  bouquet deploy register {public}"
         )
         if not self._known:
             return f"Waiting to be let in by the SuperLink at {self._superlink}: {who}"
@@ -78,15 +117,6 @@ class NodeScreen(Listener):
             f"Waiting to be let in again by the SuperLink at {self._superlink}: for up to a minute it may take this "
             f"device for still connected. If it goes on, {who}"
         )
-
-
-def fingerprint(public: Path) -> str:
-    """The fingerprint of a public key, as `ssh-keygen -l` says it, in brackets; "" where there is no such file."""
-    try:
-        blob = base64.b64decode(public.read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return ""
-    return f" (SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')})"
 
 
 def _print(sentence: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bouquet.cli.public_keys import named
 from bouquet.config import Scalar
 from bouquet.deployment.keys import make_keys
 from bouquet.deployment.local import SUPERLINK, LocalDeployment
@@ -110,8 +111,9 @@ def register_command(target: Target, public: Sequence[Path], keys: Path) -> None
     public = public or sorted(keys.glob("*.pub"))
     if not public:
         raise ConfigError(f"There is no NAME.pub in {keys}. Make keys with: bouquet deploy keys")
-    new = [key.stem for key in public if target.control.register(key.absolute())]
-    print(f"{len(public)} nodes registered, new: {', '.join(new) or 'none'}.")
+    for key in public:
+        node = target.control.register(key.absolute())
+        print(f"{named(key)}: " + (f"let in, as node {node}." if node else "was let in before."), flush=True)
 
 
 def down_command(folder: Path, purge: bool) -> None:

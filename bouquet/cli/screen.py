@@ -12,6 +12,7 @@ from rich.table import Table
 from bouquet.config import RunConfig
 from bouquet.experiments.baselines import TRAINED
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.reporting.words import short, size
 from data_partition import Interactions, caution_of
 
 ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process"}
@@ -142,34 +143,20 @@ class Screen:
     def _round(self, line: dict[str, Any]) -> str:
         number, done = line["round"], round(BAR * line["round"] / self.rounds)
         width = len(str(self.rounds))
-        quality = (
-            f"  validation NDCG@10 {_short(line['validation']['full']['NDCG@10'])}" if "validation" in line else ""
-        )
-        size = line["bytes"]
+        quality = f"  validation NDCG@10 {short(line['validation']['full']['NDCG@10'])}" if "validation" in line else ""
+        travelled = line["bytes"]
         failed = f"  {len(line['failures'])} nodes failed" if line["failures"] else ""
         return (
             f"round {number:>{width}}/{self.rounds}  {'█' * done}{'·' * (BAR - done)}{quality}  "
             f"users {line['users']}/{line['asked']}  {line['seconds']['total']:.1f} s  "
-            f"↓ {_size(size['down_per_user'])} ↑ {_size(size['up_per_user'])} per user{failed}"
+            f"↓ {size(travelled['down_per_user'])} ↑ {size(travelled['up_per_user'])} per user{failed}"
         )
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, str, str]:
     full, error = row["test"]["full"], row["standard_error"]["test"]["full"]
     return (
-        f"{_short(full['HR@10'])} ± {_short(error['HR@10'])}",
-        _short(full["NDCG@10"]),
-        _short(row["test"]["sampled-99"]["HR@10"]),
+        f"{short(full['HR@10'])} ± {short(error['HR@10'])}",
+        short(full["NDCG@10"]),
+        short(row["test"]["sampled-99"]["HR@10"]),
     )
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}".removeprefix("0")
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

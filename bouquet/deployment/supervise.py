@@ -2,6 +2,7 @@
 
 A SuperNode ends when the SuperLink refuses it: because its key is not registered yet, or because it was killed and the
 SuperLink believes for up to a minute that the killed one is still there. It is then started again, ever more rarely.
+One that has left because a condition of its owner does not hold is started when all hold again.
 When the process that supervises is ended, so is the SuperNode with all that it started, even after SIGKILL.
 """
 
@@ -15,9 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bouquet.conditions import Conditions
 from bouquet.engines.processes import Tree
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+# Between two questions whether conditions hold again; to ask costs a device a process or two.
+LONGEST_REST = 15.0
 # One that lived this long was let in.
 STEADY_SECONDS = 30.0
 POLL_SECONDS = 0.5
@@ -27,6 +31,12 @@ _END_SECONDS = 10.0
 
 class Listener:
     """Hears what becomes of a program; this one says only when it ended."""
+
+    def starts(self) -> None:
+        """The program is about to be started."""
+
+    def rests(self, reason: str) -> None:
+        """The program is not started as long as a condition says no; called whenever one does."""
 
     def said(self, line: str) -> None:
         """The program wrote this line to its log."""
@@ -116,16 +126,23 @@ class Program:
         )
 
 
-def supervise(program: Program, listener: Listener) -> None:
+def supervise(program: Program, listener: Listener, conditions: Conditions | None = None) -> None:
     """Start a program again whenever it ends, until this process is asked to end.
 
+    Args:
+        conditions: while they do not hold, it is not started. To end it then is its own affair: only it knows whether
+            it is in the middle of something.
     Raises:
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the program has ended.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     pause = FIRST_PAUSE
+    conditions = conditions or Conditions()
     try:
         while True:
+            if _rested(conditions, listener):
+                pause = FIRST_PAUSE
+            listener.starts()
             begin = time.monotonic()
             program.start()
             status = None
@@ -138,11 +155,24 @@ def supervise(program: Program, listener: Listener) -> None:
             program.end()
             if time.monotonic() - begin > STEADY_SECONDS:
                 pause = FIRST_PAUSE
+            if conditions.against():
+                continue
             listener.ended(program.command[0], status, pause)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
     finally:
         program.close()
+
+
+def _rested(conditions: Conditions, listener: Listener) -> bool:
+    """Wait until all conditions hold; whether there was anything to wait for."""
+    pause, rested = FIRST_PAUSE, False
+    while reason := conditions.against():
+        rested = True
+        listener.rests(reason)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_REST)
+    return rested
 
 
 def run_once(program: Program) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,6 +47,8 @@ def quiet_environment() -> dict[str, str]:
 
 # What a SuperNode says once it was let in, and when it was not: its key is unknown, or in use by a node that is online.
 LET_IN, REFUSED = "SuperNode ID:", "Failed to activate SuperNode"
+# What it says when the SuperLink does not answer any more, and when it does again.
+LOST, FOUND = "Connection attempt failed, retrying", "Connection successful after"
 # What stands before the reason why one of Flower's programs ended.
 EXIT = "Exit Code:"
 
@@ -103,7 +105,12 @@ def executor_command(address: str, keys: Path, health: str = "") -> list[str]:
 
 
 def supernode_command(
-    superlink: str, keys: Path, node_config: Mapping[str, Scalar], port: int, health: str = ""
+    superlink: str,
+    keys: Path,
+    node_config: Mapping[str, Scalar],
+    port: int,
+    health: str = "",
+    only_when: Sequence[str] = (),
 ) -> list[str]:
     """A SuperNode with its executor: outgoing TLS to the SuperLink, its own key, and TLS on the loopback between both.
 
@@ -112,6 +119,7 @@ def supernode_command(
         keys: folder with ca.crt, node.key, local-ca.crt, local.crt and local.key.
         node_config: what the ClientApp finds in `context.node_config`.
         port: free port on the loopback.
+        only_when: conditions for taking part, as `bouquet.conditions` has them.
     """
     command = [sys.executable, "-m", "client_app.edge.supernode", "--superlink", superlink]
     command += ["--root-certificates", str(keys / "ca.crt")]
@@ -119,6 +127,8 @@ def supernode_command(
     command += ["--host", "127.0.0.1", "--port", str(port), *_server_tls(keys, "local", "local-ca.crt")]
     if Policy.of(node_config).accept_apps:
         command.append("--accept-apps")
+    # One word each: a command may begin with a hyphen.
+    command += [f"--only-when={condition}" for condition in only_when]
     command += ["--node-config", node_config_text(node_config)]
     return command + (["--health-server-address", health] if health else [])
 

@@ -4,6 +4,7 @@ recommend, and says so when it shall be forgotten."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from bouquet.published import PublishedModel
 from bouquet.randomness import Words, user_keys
 from bouquet.reporting.events import event
 from bouquet.sealing import read_seal
-from bouquet.wire import EvaluateRequest, RosterReply, RosterRequest
+from bouquet.wire import EvaluateRequest, RosterReply, RosterRequest, TrainRequest
 from client_app.edge.growing_history import histories_of_device
 from client_app.node.place import Place
 from client_app.side import Node, node_at
@@ -101,6 +102,14 @@ def before_training(node: Node, node_config: Mapping[str, Scalar]) -> None:
     catalogue = device.catalogue()
     assert catalogue
     device.mark_trained([catalogue.items[row] for row in node.histories.train.values])
+
+
+def after_training(node: Node, request: TrainRequest, node_config: Mapping[str, Scalar]) -> None:
+    """Remember the round, for whoever asks how the device is doing."""
+    items = len(node.histories.train.values)
+    # The round itself is done, and a full disk must not cost its reply.
+    with suppress(OSError):
+        device_of(node_config).save_last_round(node.config.strategy, request.round, items)
 
 
 def after_evaluation(

@@ -6,6 +6,9 @@ for work as Flower's SuperExec does, and forks a child for each message, one at 
 compiled what the children before it needed. A child runs the ClientApp that is installed on this machine, and no code
 that came with a run, unless `--accept-apps` was given.
 
+Before it takes a message a SuperNode asks the conditions of its owner (`--only-when`). If one says no, it says goodbye
+to the SuperLink and ends: nobody waits for what it does not do, and who keeps it running starts it again in time.
+
 All of this touches the inside of Flower 1.39; a test says when a release has changed it.
 """
 
@@ -14,30 +17,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import logging
 import os
 import pickle
 import secrets
 import select
 import signal
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from bouquet import __version__
+from bouquet.conditions import Conditions
 from bouquet.engines.app_folder import PACKAGES
+from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError
+from client_app.edge.asking import leave_unless, look_for_messages_often, pull_parts_soon
 
 APP = "bouquet/bouquet"
-# Between two questions of the executor, of one that waits for a child, and of a SuperNode that waits for its reply.
-ASK_SECONDS, CHILD_SECONDS, REPLY_SECONDS = 0.1, 0.2, 0.02
-# A SuperNode asks the SuperLink so often while messages come, and as Flower does (3 s) a while after the last one.
-BUSY_SECONDS, BUSY_FOR = 0.2, 60.0
-# A part of a message that is on its way is asked for again after so long, then after twice that, at most the second.
-PART_SECONDS, LATE_PART_SECONDS = 0.02, 1.0
+# Between two questions of the executor, and of one that waits for a child.
+ASK_SECONDS, CHILD_SECONDS = 0.1, 0.2
 # After a failure the executor asks again after a second, and then later and later.
 _LONGEST_PAUSE = 30.0
 
@@ -46,10 +47,11 @@ def main(arguments: list[str]) -> None:
     """Run a SuperNode with its executor; ends as the SuperNode does.
 
     Args:
-        arguments: of `flower-supernode`, and `--accept-apps` and `--message-seconds`.
+        arguments: of `flower-supernode`, and `--accept-apps`, `--only-when` and `--message-seconds`.
     """
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--accept-apps", action="store_true")
+    own.add_argument("--only-when", action="append", default=[])
     own.add_argument("--message-seconds", type=float, default=3600.0)
     own.add_argument("--host", default="127.0.0.1")
     own.add_argument("--port", default="")
@@ -66,16 +68,26 @@ def main(arguments: list[str]) -> None:
         authority = Path(given.ssl_ca_certfile).read_bytes()
         address = f"{given.host}:{given.port}"
         _end(Executor(address, authority, secret, given.accept_apps, given.message_seconds).run, supernode)
-    threading.Thread(target=_end_with, args=(executor,), daemon=True).start()
-    _look_for_messages_often()
-    with tempfile.TemporaryDirectory(prefix="bq-") as folder:
-        file = Path(folder) / "executor.secret"
-        file.touch(mode=0o600)
-        file.write_bytes(secret)
-        words = ["--host", given.host, "--port", given.port, "--ssl-ca-certfile", given.ssl_ca_certfile]
-        words += ["--isolation", "process", "--superexec-auth-secret-file", str(file)]
-        sys.argv = ["flower-supernode", *rest, *words]
+    leaving = threading.Event()
+    threading.Thread(target=_end_with, args=(executor, leaving), daemon=True).start()
+    look_for_messages_often()
+    if given.only_when:
+        leave_unless(Conditions(given.only_when))
+    # Through a pipe: a file would be left with the secret in it when this process is killed.
+    read, write = os.pipe()
+    os.write(write, secret)
+    os.close(write)
+    words = ["--host", given.host, "--port", given.port, "--ssl-ca-certfile", given.ssl_ca_certfile]
+    words += ["--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
+    sys.argv = ["flower-supernode", *rest, *words]
+    try:
         flower_supernode()
+    finally:
+        # It would look in vain for its SuperNode for a while, and nothing is at work any more.
+        if not leaving.is_set():
+            leaving.set()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(executor, signal.SIGKILL)
 
 
 class Executor:
@@ -98,6 +110,8 @@ class Executor:
         # Who asks all processes to end asks the SuperNode, which says goodbye first; the executor ends with it.
         for sign in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sign, signal.SIG_IGN)
+        # Tries to reach the SuperNode, which would read like those that the SuperNode makes to reach the SuperLink.
+        logging.getLogger("flwr").addFilter(_is_no_retry)
         client, pause = self._client(), ASK_SECONDS
         while os.getppid() == supernode:
             try:
@@ -213,39 +227,17 @@ def installed_app(app: str, version: str, _: str) -> Any:
     return found
 
 
-def pull_parts_soon() -> None:
-    """Have this process ask soon again for the parts of a message, which follow it; Flower waits a second or more."""
-    from flwr.supercore.inflatable import inflatable_utils
-
-    for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
-        # As long as before in all, however often it is asked.
-        soon = {"initial_backoff": PART_SECONDS, "backoff_cap": LATE_PART_SECONDS, "max_tries_per_object": None}
-        assert pull.__kwdefaults__
-        assert soon.keys() <= pull.__kwdefaults__.keys()
-        pull.__kwdefaults__.update(soon)
+def _is_no_retry(record: logging.LogRecord) -> bool:
+    """Whether a line of Flower's log is about something else than another try to reach a server."""
+    return not str(record.msg).startswith((LOST, FOUND))
 
 
-def _look_for_messages_often() -> None:
-    """Have the SuperNode look for its reply often, and for messages as long as some have come lately."""
-    from flwr.supernode import start_client_internal as flower
-
-    last = -BUSY_FOR
-
-    def sleep(seconds: float) -> None:
-        nonlocal last
-        if seconds < 1:  # for a reply, which is there soon
-            last = time.monotonic()
-            time.sleep(REPLY_SECONDS)
-        else:
-            time.sleep(BUSY_SECONDS if time.monotonic() - last < BUSY_FOR else seconds)
-
-    vars(flower)["time"] = SimpleNamespace(sleep=sleep)
-
-
-def _end_with(executor: int) -> None:
+def _end_with(executor: int, leaving: threading.Event) -> None:
     """A SuperNode without its executor answers nothing: it ends, and is started again by whom keeps it running."""
     os.waitpid(executor, 0)
-    os.kill(os.getpid(), signal.SIGTERM)
+    if not leaving.is_set():
+        leaving.set()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end(work: Any, *arguments: Any) -> NoReturn:

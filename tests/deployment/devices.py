@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from bouquet.deployment.local import MARK
-from tests.runs.helpers import PROGRAM
+from bouquet.engines.control import CONNECTION
+from tests.runs.helpers import PROGRAM, await_condition
 
 
 def with_programs(folder):
@@ -19,6 +20,21 @@ def write_history(path, items):
     """Items with times, oldest first."""
     lines = [f"{item},{time}\n" for time, item in enumerate(items)]
     path.write_text("item,time\n" + "".join(lines))
+
+
+def log_of(deployment, rounds):
+    """What `flwr log` has of the deployment's newest run, once it has the line of this round."""
+    control, said = deployment.control, ""
+    newest = control.call("ls", CONNECTION, "--format", "json")["runs"][0]["run-id"]
+
+    def is_there():
+        nonlocal said
+        command = ["flwr", "log", str(newest), CONNECTION, "--show"]
+        said = subprocess.run(command, env=control.environment, cwd=control.home, capture_output=True, text=True).stdout
+        return f"round {rounds}/" in said
+
+    await_condition(is_there, seconds=60)
+    return said
 
 
 def start_device(folder, deployment, said, *command):

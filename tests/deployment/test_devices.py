@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bouquet.cli.node import recommend_command
+from bouquet.cli.node_record import NodeRecord, read_record
 from bouquet.cli.node_screen import NodeScreen
 from bouquet.device import Device
 from bouquet.errors import DataError, RunFailed, StateError
@@ -387,9 +388,11 @@ def test_what_a_person_sees_of_a_device_that_is_not_let_in(tmp_path, capsys):
     key = (
         f"the operator must register this device's key, {public} ({digest}), with:\n  bouquet deploy register {public}"
     )
-    screen = NodeScreen("hub:9092", tmp_path, tmp_path / "flower.log", known=False)
+    record = NodeRecord(tmp_path, "hub:9092")
+    screen = NodeScreen("hub:9092", tmp_path, tmp_path / "flower.log", record, known=False)
 
     def attempt(text, pause):
+        screen.starts()
         for line in text.splitlines():
             screen.said(line)
         screen.alive(1.0)
@@ -400,6 +403,7 @@ def test_what_a_person_sees_of_a_device_that_is_not_let_in(tmp_path, capsys):
     waiting = f"Waiting to be let in by the SuperLink at hub:9092: {key}\nNext try in 2 s. {rarely}\n"
     assert attempt(REFUSED, 2.0) == waiting
     assert attempt(REFUSED, 4.0) == "Not let in yet. Next try in 4 s.\n"
+    assert read_record(tmp_path)["connection"] == "waiting"
     assert attempt("INFO: SuperNode ID: 17\n", 8.0).startswith("Connected: the SuperLink at hub:9092 has let")
     assert "for up to a minute it may take this device for still connected. If it goes on, the op" in attempt(
         REFUSED, 2.0

@@ -14,7 +14,8 @@ from bouquet.engines.app_folder import write_app_folder
 from bouquet.engines.processes import marked_processes
 from bouquet.errors import ConfigError
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.edge.supernode import APP, installed_app, pull_parts_soon
+from client_app.edge.asking import pull_parts_soon
+from client_app.edge.supernode import APP, installed_app
 from client_app.training import compiler
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
@@ -36,6 +37,8 @@ def test_flower_is_as_the_executor_has_it():
     lines = [line.strip() for line in inspect.getsource(start_client_internal).splitlines()]
     waits = [line for line in lines if line.startswith("time.")]
     assert waits == ["time.sleep(3)", "time.sleep(0.5)", "time.sleep(0.5)"]
+    # Looked up by its name, in whose place stands what asks the conditions first.
+    assert "run_id = _pull_and_store_message(" in lines
     for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
         assert {"initial_backoff", "backoff_cap", "max_tries_per_object"} <= pull.__kwdefaults__.keys()
     assert TaskType.CLIENT_APP == "flwr-clientapp"
@@ -89,12 +92,12 @@ def settings_of(tmp_path, **changes):
 
 @pytest.mark.flower
 @pytest.mark.slow
-@pytest.mark.parametrize("accepted", ["false", "true"])
+@pytest.mark.parametrize("accepted", [[], ["--accept-apps"]])
 def test_a_node_runs_no_code_that_came_with_a_run(tmp_path, deployment, accepted):
     """The server's app leaves a mark wherever it is imported; with `--accept-apps` it does."""
-    settings = small_settings(tmp_path, num_server_rounds=1)
-    node = {"partition-id": 0, "num-partitions": 1, "data-file": settings["data-file"], "accept-apps": accepted}
-    deployment.up({"node-1": node}, {})
+    settings, data, _ = settings_of(tmp_path, num_server_rounds=1)
+    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "1", *data, *accepted)
+    assert done.returncode == 0, done.stderr
     out, mark, app = RunDirectory(tmp_path / "run"), tmp_path / "mark", tmp_path / "app"
     write_app_folder(app, {**settings, "out": str(out.path), "min-nodes": 1})
     with (app / "client_app" / "app.py").open("a") as file:
@@ -103,7 +106,7 @@ def test_a_node_runs_no_code_that_came_with_a_run(tmp_path, deployment, accepted
     finished = ("completed", "failed")
     await_condition(lambda: out.summary.exists() and out.read_summary()["status"] in finished)
     assert out.read_summary()["status"] == "completed", deployment.log("node-1").read_text()[-2000:]
-    assert mark.exists() == (accepted == "true")
+    assert mark.exists() == bool(accepted)
 
 
 def members(deployment, name):

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from bouquet.cli.public_keys import fingerprint
 from bouquet.deployment.keys import make_node_keys
 from bouquet.deployment.local import MARK, SUPERLINK
 from bouquet.engines.ports import free_port
-from bouquet.engines.processes import marked_processes
+from bouquet.engines.processes import end_all, marked_processes
 from bouquet.engines.release import supernode_command
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.reporting.words import short
 from bouquet.testing import assert_equal_runs
-from tests.deployment.devices import start_device, with_programs, write_history
+from tests.deployment.devices import log_of, start_device, with_programs, write_history
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -56,13 +58,31 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
     settings, data, given = settings_of(tmp_path, num_server_rounds=2, evaluate_every=2)
     up(deployment, data)
     out = tmp_path / "run"
-    done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out}"')
+    into = ["--out", out.name, "--compare-with", "popularity"]
+    done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, *into, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert_equal_runs(RunDirectory(out), run_here(tmp_path / "here", settings, 2), exact=False)
+    row = next(line for line in done.stdout.splitlines() if line.startswith("most popular items"))
+    beside = RunDirectory(out).read_json("comparison.json")["popularity"]["test"]["full"]["NDCG@10"]
+    assert f"{beside:.3f}".removeprefix("0") in row
 
-    refused = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "-c", f'out="{out}"')
+    said = log_of(deployment, 2)
+    measured = RunDirectory(out).rounds()[1]["validation"]["full"]
+    figures = f"HR@10 {short(measured['HR@10'])}, NDCG@10 {short(measured['NDCG@10'])}"
+    assert "round 1/2; users 40/40; loss " in said
+    assert f"; validation {figures}; " in said[said.index("round 2/2") :]
+    assert "completed after round 2; best round 2: test HR@10 " in said
+
+    refused = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, "--out", str(out))
     assert refused.returncode == 2
     assert "already holds a run" in refused.stderr
+    for rows, reason in {
+        ("--compare-with", "popularty"): "Did you mean 'popularity'?",
+        ("--compare-with", "ease", "-c", 'catalogue-file="c.csv"'): "those of devices stay on the devices",
+    }.items():
+        refused = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, *rows)
+        assert refused.returncode == 2
+        assert reason in refused.stderr
 
     # Without enough users the run fails, and so does the command.
     failing = ["-c", f'min-nodes=3 node-timeout=2.0 out="{tmp_path / "failing"}"']
@@ -201,8 +221,15 @@ def test_a_device_waits_in_words_joins_once_registered_and_leaves_nothing_when_i
     assert said.read_text().count(waiting) == 1
     assert f"  bouquet deploy register {public}\nNext try in 2 s." in said.read_text()
 
-    done = bouquet("deploy", "register", str(public), "--dir", str(deployment.folder))
-    assert done.returncode == 0, done.stderr
+    status = bouquet("node", "status", "--state", str(tmp_path / "state")).stdout
+    assert f"SuperLink  {fleet}: waiting to be let in since " in status
+    assert f"with: bouquet deploy register {public}" in status
+
+    node = f"{public} ({fingerprint(public)}): "
+    for answer in (f"{node}let in, as node ", f"{node}was let in before."):
+        done = bouquet("deploy", "register", str(public), "--dir", str(deployment.folder))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(answer)
     connected = f"Connected: the SuperLink at {fleet} has let this device in."
     await_condition(lambda: connected in said.read_text())
     assert [entry["status"] for entry in deployment.control.nodes()] == ["online"]
@@ -224,8 +251,11 @@ def test_a_device_waits_in_words_joins_once_registered_and_leaves_nothing_when_i
     assert "Exit Code: 305" in (tmp_path / "state" / "flower.log").read_text()
 
 
-def test_what_a_killed_supervisor_has_started_ends_too(tmp_path, deployment):
-    """kill -9 of the process that keeps node-1 running, and of nothing else; `up` starts it again."""
+def test_what_a_killed_supervisor_has_started_ends_too_and_no_secret_stays_behind(tmp_path, deployment, monkeypatch):
+    """kill -9 of the process that keeps node-1 running; `up` starts it again; then kill -9 of all of node-1 at once."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     _, data, _ = settings_of(tmp_path)
     up(deployment, data, nodes=1)
     (supervisor,) = [
@@ -237,3 +267,6 @@ def test_what_a_killed_supervisor_has_started_ends_too(tmp_path, deployment):
     os.kill(supervisor, signal.SIGKILL)
     await_condition(lambda: deployment.processes("node-1") == [], seconds=20)
     up(deployment, data, nodes=1)
+    end_all(lambda: deployment.processes("node-1"), grace=0)
+    left = [path for path in temporary.rglob("*") if path.is_file()]
+    assert not [path for path in left if "secret" in path.name or len(path.read_bytes()) == 32], left

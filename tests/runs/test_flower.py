@@ -17,6 +17,7 @@ from bouquet.engines.processes import end_all
 from bouquet.engines.release import QUIET_ENVIRONMENT
 from bouquet.errors import RunFailed
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.reporting.words import short
 from bouquet.testing import assert_equal_runs
 from tests.conftest import REPOSITORY
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
@@ -170,7 +171,11 @@ def test_plain_flwr_run_works_from_the_checkout(tmp_path, short_folder):
         summary = out.read_summary()
         assert summary["status"] == "completed", done.stdout + done.stderr
         assert (summary["strategy"], summary["nodes"], summary["rounds"]) == ("fcf", 3, 2)
-        assert f"Results go to {out.path}" in done.stdout + done.stderr
+        assert f"Results go to {out.path}" in done.stdout
+        assert "round 1/2; users " in done.stdout
+        figures = short(summary["validation"]["full"]["NDCG@10"])
+        assert f", NDCG@10 {figures}; " in done.stdout[done.stdout.index(f"round {summary['best_round']}/2; ") :]
+        assert f"completed after round 2; best round {summary['best_round']}: test HR@10 " in done.stdout
     finally:
         superlink.send_signal(signal.SIGTERM)
         superlink.wait(timeout=30)

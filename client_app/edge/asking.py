@@ -1,0 +1,77 @@
+"""How a SuperNode of Flower 1.39 asks for messages: soon again, and only when its owner's conditions allow it.
+
+What Flower itself does is replaced in its modules; a test says when a release has changed them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from bouquet.conditions import FRESH_SECONDS, RESTS, Conditions
+from bouquet.reporting.events import event
+
+# Of a SuperNode that waits for its reply.
+REPLY_SECONDS = 0.02
+# A SuperNode asks the SuperLink so often while messages come, and as Flower does (3 s) a while after the last one.
+BUSY_SECONDS, BUSY_FOR = 0.2, 60.0
+# A part of a message that is on its way is asked for again after so long, then after twice that, at most the second.
+PART_SECONDS, LATE_PART_SECONDS = 0.02, 1.0
+# A reply that the server has not fetched yet is lost when its node leaves: Flower then says that the node is gone.
+LINGER_SECONDS = 10.0
+
+
+def pull_parts_soon() -> None:
+    """Have this process ask soon again for the parts of a message, which follow it; Flower waits a second or more."""
+    from flwr.supercore.inflatable import inflatable_utils
+
+    for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        # As long as before in all, however often it is asked.
+        soon = {"initial_backoff": PART_SECONDS, "backoff_cap": LATE_PART_SECONDS, "max_tries_per_object": None}
+        assert pull.__kwdefaults__
+        assert soon.keys() <= pull.__kwdefaults__.keys()
+        pull.__kwdefaults__.update(soon)
+
+
+def look_for_messages_often() -> None:
+    """Have the SuperNode look for its reply often, and for messages as long as some have come lately."""
+    from flwr.supernode import start_client_internal as flower
+
+    last = -BUSY_FOR
+
+    def sleep(seconds: float) -> None:
+        nonlocal last
+        if seconds < 1:  # for a reply, which is there soon
+            last = time.monotonic()
+            time.sleep(REPLY_SECONDS)
+        else:
+            time.sleep(BUSY_SECONDS if time.monotonic() - last < BUSY_FOR else seconds)
+
+    vars(flower)["time"] = SimpleNamespace(sleep=sleep)
+
+
+def leave_unless(conditions: Conditions) -> None:
+    """Have the SuperNode end, in order, rather than ask for a message while its conditions do not hold."""
+    from flwr.supernode import start_client_internal as flower
+
+    pull = vars(flower)["_pull_and_store_message"]
+    worked, last = False, -LINGER_SECONDS
+
+    def asked(**given: Any) -> int | None:
+        nonlocal worked, last
+        if worked:  # the reply to what was pulled before has been sent meanwhile
+            worked, last = False, time.monotonic()
+        if reason := conditions.against(FRESH_SECONDS):
+            if time.monotonic() - last > LINGER_SECONDS:
+                print(f"{RESTS} {reason}.", flush=True)
+                event("conditions do not hold", reason=reason)
+                os.kill(os.getpid(), signal.SIGTERM)
+            return None
+        run = pull(**given)
+        worked = run is not None
+        return run
+
+    vars(flower)["_pull_and_store_message"] = asked
