@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-# A CPU build of torch; a free range would pull several gigabytes of GPU libraries.
+# A CPU build of torch, for tests; a free range would pull several gigabytes of GPU libraries.
 TORCH ?= torch==2.13.0
 # Tests that run at once; many of them start processes of their own.
 WORKERS ?= 2
@@ -43,8 +43,8 @@ $(VENV)/.torch: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml | $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet "$(TORCH)" --editable .
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.torch

@@ -170,10 +170,11 @@ class TrainingOptions(Options):
         description="A user ends its local epochs when one of them changed its loss by no more than this share; "
         "0: all epochs are run.",
     )
-    backend: Literal["auto", "loop", "torch", "numba"] = Field(
+    backend: Literal["auto", "loop", "numpy", "torch", "numba"] = Field(
         "auto",
-        description="How local training is computed: user by user (loop), stacked (torch) or compiled (numba), with "
-        "equal results. 'auto' is numba where it is installed and fits the model, else torch.",
+        description="How local training is computed: user by user (loop, and numpy for 'mf' without torch), stacked "
+        "(torch) or compiled (numba), with equal results. 'auto' is the first of numba, numpy and torch that is "
+        "installed and fits the run.",
     )
     device: str = written(
         "cpu",

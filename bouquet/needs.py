@@ -17,7 +17,6 @@ from bouquet.arrays import Specs
 from bouquet.config import TrainingOptions
 from bouquet.errors import RunFailed, StateError
 
-_MEMORY = Path("/proc/meminfo")
 _GROUPS_OF_PROCESS, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 # The GNU library reserves so many addresses for the heap of a thread.
@@ -61,25 +60,19 @@ def free_memory(*, of_process: bool = True) -> int:
     Args:
         of_process: whether the limit on this process's addresses counts (`ulimit -v`).
     """
-    free = [*_free_of_machine(), *_free_in_groups()]
+    import psutil  # only where a run begins; a device at rest does without
+
+    free = [psutil.virtual_memory().available, *_free_in_groups()]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if of_process and limit != resource.RLIM_INFINITY:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        used = psutil.Process().memory_info().vms
         free.append(max(limit - used - reserved_addresses(), 0))
-    return min(free, default=2**62)
+    return min(free)
 
 
 def reserved_addresses() -> int:
     """Bytes of addresses that threads reserve for their heaps and never fill; a few threads, and one for each core."""
     return _THREAD_ADDRESSES * ((os.cpu_count() or 1) + _THREADS)
-
-
-def _free_of_machine() -> list[int]:
-    try:
-        lines = dict(line.split(":") for line in _MEMORY.read_text().splitlines())
-        return [1024 * int(lines["MemAvailable"].split()[0])]
-    except (OSError, ValueError, KeyError):
-        return []  # no Linux: nothing is known
 
 
 def _free_in_groups() -> list[int]:

@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from bouquet.errors import ConfigError, DataError
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, draw, item_keys, streams, ties, user_keys
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Repeats = Literal["drop", "keep"]
 
@@ -109,8 +111,9 @@ def from_table(
         DataError: an id or a time is missing, or no user is left.
         ConfigError: `repeats` is neither drop nor keep.
     """
-    if repeats not in ("drop", "keep"):
-        raise ConfigError(f"repeats must be 'drop' or 'keep', not {repeats!r}.")
+    import pandas as pd
+
+    repeats = checked(repeats)
     _refuse_missing(name, table, [user, item] if time is None else [user, item, time])
     user_codes, user_ids = number(table[user])
     item_codes, item_ids = number(table[item])
@@ -128,8 +131,7 @@ def from_table(
     if repeats == "drop":
         kept &= ~repeated
     if not kept.any():
-        least = max(min_interactions, 1)
-        raise DataError(f"{name}: none of the {len(user_ids)} users has {least} or more distinct items.")
+        raise nobody_has(name, len(user_ids), min_interactions)
     kept_items = np.bincount(item_codes[kept], minlength=len(item_ids)) > 0
     new_item = np.cumsum(kept_items) - 1
     rows_per_user = np.bincount(user_codes[kept], minlength=len(user_ids))[kept_users]
@@ -150,6 +152,35 @@ def from_table(
     )
 
 
+def checked(repeats: str) -> Repeats:
+    """What is done with repeated pairs.
+
+    Raises:
+        ConfigError: it is neither drop nor keep.
+    """
+    if repeats not in ("drop", "keep"):
+        raise ConfigError(f"repeats must be 'drop' or 'keep', not {repeats!r}.")
+    return repeats  # type: ignore[return-value]
+
+
+def nobody_has(name: str, users: int, least: int) -> DataError:
+    """That no user is left."""
+    return DataError(f"{name}: none of the {users} users has {max(least, 1)} or more distinct items.")
+
+
+def with_at_least(interactions: Interactions, least: int) -> Interactions:
+    """The same data without users who have fewer items, where nobody has an item twice.
+
+    Raises:
+        DataError: no user is left.
+    """
+    enough = np.flatnonzero(interactions.histories.lengths >= least)
+    if not len(enough):
+        raise nobody_has(interactions.name, interactions.num_users, least)
+    dropped = interactions.num_users - len(enough)
+    return replace(_of_users(interactions, enough), dropped_users=dropped) if dropped else interactions
+
+
 def sample_users(interactions: Interactions, count: int, seed: int = 0) -> Interactions:
     """The same data with a random sample of its users, drawn by key: a smaller sample is a part of a larger one.
 
@@ -160,7 +191,11 @@ def sample_users(interactions: Interactions, count: int, seed: int = 0) -> Inter
     if count == 0 or count >= interactions.num_users:
         return interactions
     ticket = draw(streams(seed, interactions.user_keys, 0, Purpose.USERS), np.array([0]))
-    chosen = np.sort(np.argsort(ticket, kind="stable")[:count])
+    return _of_users(interactions, np.sort(np.argsort(ticket, kind="stable")[:count]))
+
+
+def _of_users(interactions: Interactions, chosen: NDArray[np.int64]) -> Interactions:
+    """The same data with some of its users, ascending, and the items that they know."""
     histories = interactions.histories.take(chosen)
     held_out = interactions.held_out
     known = np.unique(histories.values)
@@ -183,6 +218,8 @@ def number(raw: pd.Series) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
         codes: [rows] number of each row's id.
         ids: [k] the distinct ids as text.
     """
+    import pandas as pd
+
     codes, distinct = pd.factorize(raw)
     if pd.api.types.is_integer_dtype(raw.dtype):
         values = np.asarray(distinct, dtype=np.int64)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-import pandas as pd
 
 from bouquet.config import lookup
 from bouquet.errors import ConfigError
+from bouquet.extras import need
 from data_partition.catalogue import DATASETS, FILE
 from data_partition.fetch import locate
-from data_partition.interactions import Interactions, Repeats, from_table, sample_users
+from data_partition.interactions import Interactions, Repeats, checked, from_table, sample_users, with_at_least
 from data_partition.readers.generic import read_file
 from data_partition.readers.raw import RawData
 from data_partition.synthetic_set import synthetic
@@ -47,6 +46,7 @@ def load(
     if name == FILE:
         if not data_file:
             raise ConfigError("dataset 'file' needs data-file, the path of a CSV, TSV or Parquet file.")
+        need("pandas", "Reading a data-file")
         path = Path(data_file).expanduser()
         raw = read_file(path, user=user_column, item=item_column, time=time_column)
         made = _interactions(path.name, raw, min_interactions, repeats)
@@ -54,7 +54,11 @@ def load(
     dataset = lookup(DATASETS, "dataset", name)
     if data_file:
         raise ConfigError(f"data-file is read with dataset 'file', not '{name}'.")
-    raw = _synthetic_rows() if dataset.read is None else dataset.read(locate(dataset, data_dir))
+    if dataset.read is None:
+        made = replace(with_at_least(synthetic(), min_interactions), repeats=checked(repeats))
+        return sample_users(made, max_users, sample_seed)
+    need("pandas", f"Reading {name}")
+    raw = dataset.read(locate(dataset, data_dir))
     return sample_users(_interactions(name, raw, min_interactions, repeats), max_users, sample_seed)
 
 
@@ -69,11 +73,3 @@ def _interactions(name: str, raw: RawData, min_interactions: int, repeats: Repea
         min_interactions=min_interactions,
         repeats=repeats,
     )
-
-
-def _synthetic_rows() -> RawData:
-    made = synthetic()
-    users = made.user_ids.astype(np.int64)[made.histories.row_of_value]
-    items = made.item_ids.astype(np.int64)[made.histories.values]
-    titles = dict(zip(made.item_ids.tolist(), made.titles, strict=True))
-    return RawData(pd.DataFrame({"user": users, "item": items}), in_order=True, titles=titles)

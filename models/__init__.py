@@ -1,4 +1,7 @@
-"""Scoring models. Torch only: nothing here knows of Flower, of files or of rounds."""
+"""Scoring models: nothing here knows of Flower, of files or of rounds.
+
+To declare one takes no torch; who computes with one loads it, and matrix factorisation alone is computed without.
+"""
 
 from __future__ import annotations
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from bouquet.arrays import Specs
 from bouquet.config import ModelOptions, Options
 
-Tensors = Mapping[str, Tensor]
-PullBack = Callable[[Tensor], dict[str, Tensor]]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
+PullBack = Callable[["Tensor"], dict[str, "Tensor"]]
 
 HISTORY = "history"
 """The name under which a backbone that reads it finds a user's history among its private arrays."""

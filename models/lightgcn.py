@@ -11,16 +11,17 @@ item of the history carries its user, and another one does not: the score can te
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from bouquet.config import ModelOptions, Options, numbers
 from models.backbone import HISTORY, Backbone, PullBack, Tensors
 from models.mf import MatrixFactorization
 from models.ncf import NCFOptions, NeuralCollaborativeFiltering
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LightGCNOptions(Options):
@@ -52,6 +53,8 @@ class LightGCN(Backbone):
 
     def forward(self, private: Tensors, shared: Tensors) -> tuple[Tensor, PullBack | None]:
         """The propagation is linear: ∂L/∂p = (g_u + c Σ_history g_i) / 2 and ∂L/∂q_i = (g_i + c [history] g_u) / 2."""
+        import torch
+
         logits, pull_back = self.predictor.forward(*_propagate(private, shared))
         assert pull_back is not None
         weight = _weights(private[HISTORY])
@@ -67,6 +70,8 @@ class LightGCN(Backbone):
         return logits, through
 
     def scores(self, private: Tensors, shared: Tensors) -> Tensor:
+        import torch
+
         table, p, history = shared["item_embedding"], private["user_embedding"], private[HISTORY]
         if table.ndim == 3:
             return self.predictor.scores(*_propagate(private, shared))
@@ -94,6 +99,8 @@ def _weights(history: Tensor) -> Tensor:
 
 def _propagate(private: Tensors, shared: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The mean of layers 0 and 1, in place of both embeddings: [k, d] and [k, r, d]."""
+    import torch
+
     table, p, weight = shared["item_embedding"], private["user_embedding"], _weights(private[HISTORY])
     user = (p + torch.bmm(weight.unsqueeze(1), table).squeeze(1)) / 2
     items = (table + weight.unsqueeze(2) * p.unsqueeze(1)) / 2

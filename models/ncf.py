@@ -4,13 +4,14 @@ and Efraimidis, 2022)."""
 from __future__ import annotations
 
 import math
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from bouquet.arrays import ArraySpec
 from bouquet.config import ModelOptions, Options, numbers
 from models.backbone import Backbone, PullBack, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Activations of a layer of this many values are made at once when the whole catalogue is scored: they stay in the
 # second-level cache.
@@ -53,6 +54,8 @@ class NeuralCollaborativeFiltering(Backbone):
 
     def forward(self, private: Tensors, shared: Tensors) -> tuple[Tensor, PullBack]:
         """Backpropagation, a batched product per layer: δ_{l-1} = (δ_l W_lᵀ) [x_{l-1} > 0], ∂L/∂W_l = x_{l-1}ᵀ δ_l."""
+        import torch
+
         logits, activations = self._layers(private, shared)
 
         def pull_back(slope: Tensor) -> dict[str, Tensor]:
@@ -95,6 +98,8 @@ class NeuralCollaborativeFiltering(Backbone):
 
     def _layers(self, private: Tensors, shared: Tensors) -> tuple[Tensor, list[Tensor]]:
         """[k, r] logits, and the activations [k, r, width] of every hidden layer."""
+        import torch
+
         first = shared["weight_1"]
         # The user's half of the first product is the same for all items.
         of_user = torch.bmm(private["user_embedding"].unsqueeze(1), first[:, : self.size])

@@ -8,11 +8,12 @@ Every size is a head: a sample has one logit from each, and the largest one is w
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from models.backbone import HISTORY, Backbone, PullBack, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class NestedBackbone(Backbone):
@@ -34,11 +35,15 @@ class NestedBackbone(Backbone):
         self.private = self.largest.private
 
     def logits(self, private: Tensors, shared: Tensors) -> Tensor:
+        import torch
+
         parts = (size.logits(*self._cut(number, private, shared)) for number, size in enumerate(self.sizes))
         return torch.cat(list(parts), dim=1)
 
     def forward(self, private: Tensors, shared: Tensors) -> tuple[Tensor, PullBack | None]:
         """Each head's gradient goes to its columns."""
+        import torch
+
         done = [size.forward(*self._cut(number, private, shared)) for number, size in enumerate(self.sizes)]
         pulls = [pull for _, pull in done if pull is not None]
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from bouquet.arrays import ArraySpec
 from bouquet.config import ModelOptions, Options
 from bouquet.errors import ConfigError
 from models.backbone import Tensors
 from models.sequence import Drop, SequenceBackbone, along, no_drop
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _EPSILON = 1e-8
 _MATRICES = ("query", "key", "value", "first_weight", "second_weight")
@@ -54,6 +55,8 @@ class SASRec(SequenceBackbone):
         }
 
     def states(self, shared: Tensors, embedded: Tensor, drop: Drop = no_drop) -> Tensor:
+        import torch
+
         length = embedded.shape[1]
         x = drop(embedded + shared["position_embedding"][..., :length, :], 0)
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)

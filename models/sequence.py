@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
 from bouquet.arrays import ArraySpec
 from bouquet.config import ModelOptions, Options
 from models.backbone import Backbone, Tensors
 
-Drop = Callable[[Tensor, int], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Drop = Callable[["Tensor", int], "Tensor"]
 """`drop(values [k, L, w], site)`: dropout, with a number for each place in the network that has one."""
 
 STATE = "state"
@@ -102,10 +102,14 @@ class SequenceBackbone(Backbone):
         Returns:
             "state": [k, d], the state after the last item.
         """
+        import torch
+
         states = self.states(shared, embedded)
         return {STATE: states[torch.arange(len(states)), lengths - 1]}
 
     def logits(self, private: Tensors, shared: Tensors) -> Tensor:
+        import torch
+
         return torch.bmm(private[STATE].unsqueeze(1), shared["item_embedding"].transpose(1, 2)).squeeze(1)
 
     def scores(self, private: Tensors, shared: Tensors) -> Tensor:
@@ -115,12 +119,14 @@ class SequenceBackbone(Backbone):
 
 def rows_of(table: Tensor, index: Tensor) -> Tensor:
     """[k, n, d] rows [k, n] of each user's table [k, R, d], or of one table [R, d]."""
+    import torch
+
     if table.ndim == 2:
-        return F.embedding(index, table)
+        return torch.nn.functional.embedding(index, table)
     k, rows, size = table.shape
     # One embedding look-up in all tables at once: its gradient is several times faster than that of indexing.
     start = (torch.arange(k, device=index.device) * rows).unsqueeze(1)
-    return F.embedding(index + start, table.reshape(k * rows, size))
+    return torch.nn.functional.embedding(index + start, table.reshape(k * rows, size))
 
 
 def along(vector: Tensor) -> Tensor:

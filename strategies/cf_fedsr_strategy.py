@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays
 from bouquet.config import RunConfig
+from bouquet.extras import need
 from bouquet.methods.cf_fedsr import CFFedSROptions
 from bouquet.needs import bytes_of
 from bouquet.randomness import Purpose, generator
@@ -28,6 +29,8 @@ class CFFedSR(BaseStrategy):
     def __init__(self, config: RunConfig, options: CFFedSROptions, directory: RunDirectory) -> None:
         super().__init__(config, options, directory)
         self.optimizer = ServerOptimizer(options)
+        if self._chooses():
+            need("sklearn", "Choosing users from clusters (cf-fedsr-selection)")
 
     def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
         performance = {"performance": Report((2,), 0.0, 1.0)} if self.options.cf_fedsr_fair else {}

@@ -10,17 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import Array, Arrays, Specs, exchanged, initial_shared
+from bouquet.config import RunConfig
+from bouquet.extras import need
 from bouquet.methods import only_embeddings
 from bouquet.methods.fedca import FedCAOptions, interpolate
 from bouquet.needs import bytes_of
 from bouquet.randomness import Purpose, generator
 from bouquet.records import Report
 from bouquet.reporting.heatmaps import write_heatmaps
+from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply, Update
 from strategies.fedca import complementarity_matrix, composite_weights, mix, similarity_matrix
 from strategies.fedca_variants import component_similarity, largest_weights
 from strategies.federation.base import BaseStrategy, Extra
-from strategies.numerics.simplex import QuadraticProgramme
 
 # Users whose part of S, C and W a run leaves behind (Fig. 7).
 SHOWN_USERS = 10
@@ -39,6 +41,11 @@ class FedCA(BaseStrategy):
 
     def traveling(self, specs: Specs) -> Specs:
         return {}
+
+    def __init__(self, config: RunConfig, options: FedCAOptions, directory: RunDirectory) -> None:
+        if options.fedca_solver == "cvxpy":
+            need("cvxpy", "fedca-solver 'cvxpy'")
+        super().__init__(config, options, directory)
 
     def returning(self, specs: Specs) -> Specs:
         return exchanged(specs, only_embeddings(self.config))
@@ -72,8 +79,6 @@ class FedCA(BaseStrategy):
         return 2 * pool * self.personal_bytes() + 8 * matrices * pool**2
 
     def prepare(self) -> None:
-        if self.options.fedca_solver == "cvxpy":
-            QuadraticProgramme(1)  # says now, not after a round of training, that it is not installed
         base = initial_shared(self.returning(self.roster.specs), self.config.seed)
         count = len(self.roster.users)
         self.tables = {name: np.repeat(values[None], count, axis=0) for name, values in base.items()}

@@ -44,7 +44,10 @@ def run(
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
     engine: Annotated[
-        str, typer.Option("--engine", help="flower (its simulation, the default) or local (one process).")
+        str,
+        typer.Option(
+            "--engine", help="flower (its simulation; the default where Ray is installed) or local (one process)."
+        ),
     ] = "",
     out: Annotated[str, typer.Option("--out", help="Folder for the results.")] = "",
     compare_with: Annotated[
@@ -104,7 +107,7 @@ def table(
     out: Annotated[Path, typer.Option("--out", help="Folder of the table; one that was stopped goes on.")],
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of all cells: 'key=value'.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
-    engine: Annotated[str, typer.Option("--engine", help="flower (its simulation) or local (one process).")] = "flower",
+    engine: Annotated[str, typer.Option("--engine", help="As for `bouquet run`.")] = "",
     only: Annotated[list[str] | None, typer.Option("--only", help="Run this row only; can be repeated.")] = None,
 ) -> None:
     """Every run of a results table, and the table."""

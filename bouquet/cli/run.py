@@ -15,6 +15,7 @@ from bouquet.engines.local import LocalRun
 from bouquet.errors import ConfigError, RunFailed
 from bouquet.experiments.baselines import check_names, comparison_rows, usual_rows
 from bouquet.experiments.settings import given_settings, keys_of, resolve
+from bouquet.extras import is_there, need
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.histories import interactions_of
@@ -53,9 +54,7 @@ def run_command(
         finished = refuse_finished(directory, settings, bool(compare_with))
         nodes, before = _carried_out(directory)
         engine = engine or before
-    engine = engine or ENGINES[0]
-    if engine not in ENGINES:
-        raise ConfigError(f"There is no engine '{engine}'. Known: {', '.join(ENGINES)}.")
+    engine = engine_of(engine)
     check_names(compare_with)
     if not finished:
         directory = execute(settings, nodes, engine, Screen())
@@ -63,6 +62,20 @@ def run_command(
         rows = comparison_rows(settings, compare_with)
         directory.write_json("comparison.json", rows)
     Screen().table(directory)
+
+
+def engine_of(asked: str) -> str:
+    """What carries a run out: by default Flower's simulation, or this process where Ray is not installed.
+
+    Raises:
+        ConfigError: there is no such engine, or what it needs is not installed.
+    """
+    engine = asked or ("flower" if is_there("ray") else "local")
+    if engine not in ENGINES:
+        raise ConfigError(f"There is no engine '{engine}'. Known: {', '.join(ENGINES)}.")
+    if engine == "flower":
+        need("ray", "Flower's simulation (--engine flower)")
+    return engine
 
 
 def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen) -> RunDirectory:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from bouquet.cli.beforehand import refuse_folder, refuse_nodes
-from bouquet.cli.run import ENGINES, execute
+from bouquet.cli.run import engine_of, execute
 from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig, Scalar, defaults, lookup, parsed
 from bouquet.errors import BouquetError, ConfigError, RunFailed
@@ -76,7 +76,7 @@ def table_command(
         BouquetError: the file is wrong, a finished cell has other settings, or a cell failed. Finished cells stay.
         KeyboardInterrupt: it was stopped.
     """
-    lookup(dict.fromkeys(ENGINES), "engine", engine)
+    engine = engine_of(engine)
     table = read_table_file(file)
     cells = cells_of(table, file.parent, out, overrides)
     for name in only:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,19 @@ from typing import Any
 from bouquet.engines.control import Control
 from bouquet.errors import BouquetError, DataError, RunFailed
 from bouquet.reporting.run_directory import RunDirectory
+
+# What `collect` finds of a run as single numbers.
+_PLAIN = {
+    "round": "Number of the last round",
+    "rounds": "Rounds that the run shall have",
+    "asked": "Users who were asked in the last round",
+    "users": "Users who answered in the last round",
+    "nodes_present": "Nodes that were there in the last round",
+    "nodes_absent": "Nodes that were not there in the last round",
+    "failures": "Replies that failed, over all rounds",
+    "late": "Replies that came too late, over all rounds",
+    "refused": "Nodes that were refused",
+}
 
 
 def collect(control: Control, runs: Path) -> dict[str, Any]:
@@ -95,27 +109,36 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 def prometheus(found: dict[str, Any]) -> str:
     """In the text format that Prometheus reads."""
-    values: list[tuple[str, str, float]] = [("superlink_up", "", float(found["superlink"] == "up"))]
-    values += [("nodes", f'{{status="{status}"}}', count) for status, count in sorted(found["nodes"].items())]
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest  # an operator's alone
+
+    registry = CollectorRegistry()
+
+    def tell(name: str, what: str, values: Mapping[Any, float], *labels: str) -> None:
+        gauge = Gauge(f"bouquet_{name}", what, labels, registry=registry)
+        for label, value in values.items():
+            (gauge.labels(*label) if labels else gauge).set(value)
+
+    tell("superlink_up", "Whether the SuperLink answers", {(): found["superlink"] == "up"})
+    tell("nodes", "Nodes by status", {(status,): count for status, count in sorted(found["nodes"].items())}, "status")
     if "run" in found:
-        values.append(("run_completed", "", float(found["status"] == "completed")))
-        values.append(("run_failed", "", float(found["status"] == "failed")))
-    plain = {"round", "rounds", "asked", "users", "nodes_present", "nodes_absent", "failures", "late", "refused"}
-    values += [(name, "", float(found[name])) for name in sorted(plain & found.keys())]
+        tell("run_completed", "Whether the newest run has completed", {(): found["status"] == "completed"})
+        tell("run_failed", "Whether the newest run has failed", {(): found["status"] == "failed"})
+    for name, what in _PLAIN.items():
+        if name in found:
+            tell(name, what, {(): found[name]})
     if "seconds" in found:
-        values.append(("round_seconds", "", found["seconds"]))
-        values += [("wire_bytes", f'{{direction="{way}"}}', count) for way, count in found["bytes"].items()]
-    for part in ("validation", "test"):
-        for candidates, metrics in found.get(part, {}).items():
-            for name, value in metrics.items():
-                if value is not None:
-                    label = f'{{part="{part}",candidates="{candidates}",metric="{name}"}}'
-                    values.append(("quality", label, value))
-    text: list[str] = []
-    for name in dict.fromkeys(name for name, _, _ in values):
-        text.append(f"# TYPE bouquet_{name} gauge")
-        text += [f"bouquet_{other}{label} {value:g}" for other, label, value in values if other == name]
-    return "\n".join(text) + "\n"
+        tell("round_seconds", "Time of the last round", {(): found["seconds"]})
+        tell("wire_bytes", "Bytes over all rounds", {(way,): n for way, n in found["bytes"].items()}, "direction")
+    quality = {
+        (part, candidates, name): value
+        for part in ("validation", "test")
+        for candidates, metrics in found.get(part, {}).items()
+        for name, value in metrics.items()
+        if value is not None
+    }
+    if quality:
+        tell("quality", "Metrics of the last evaluated round", quality, "part", "candidates", "metric")
+    return generate_latest(registry).decode()
 
 
 def serve(control: Control, runs: Path, address: str) -> ThreadingHTTPServer:

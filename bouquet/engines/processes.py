@@ -6,8 +6,10 @@ name, as Ray's agents do, may write it over its environment: it is found as a ch
 its session.
 
 A process that is killed with SIGKILL cannot end what it has started. So a `Tree` has a watcher: a small process, in a
-session of its own, that waits for the end of a pipe whose other end only the owner of the tree holds. Where there is
-no /proc (macOS), it ends the process groups of what the owner started itself; what has left these groups lives on.
+session of its own, that waits for the end of a pipe whose other end only the owner of the tree holds.
+
+Processes are looked at with psutil, which is imported when there is something to look for: a watcher that waits does
+without.
 """
 
 from __future__ import annotations
@@ -95,16 +97,14 @@ class Tree:
 
 
 def marked_processes(name: str, value: str) -> list[int]:
-    """Ids of the processes whose environment has `name=value`; none where there is no /proc."""
-    mark = f"{name}={value}".encode()
+    """Ids of the processes whose environment has `name=value`, as far as this user may look at them."""
+    import psutil
+
     found = []
-    for number in _numbers():
-        try:
-            environment = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mark in environment and number != os.getpid() and _origin(number):
-            found.append(number)
+    for number in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if psutil.Process(number).environ().get(name) == value and number != os.getpid() and _origin(number):
+                found.append(number)
     return found
 
 
@@ -135,16 +135,6 @@ def _killed(processes: list[int]) -> list[int]:
     for process in processes:
         _send(process, signal.SIGKILL)
     return processes
-
-
-def living_groups(leaders: Iterable[int]) -> list[int]:
-    """Those of the process groups that still have a process, as `os.kill` takes groups: below zero."""
-    found = []
-    for leader in leaders:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(leader, 0)
-            found.append(-leader)
-    return found
 
 
 def watch(owner: int, mark: str, outside: int, grace: float, folder: Path | None) -> None:
@@ -199,7 +189,9 @@ class Members:
             leaders: processes that lead a session of the tree, or did.
         """
         self._sessions |= set(leaders)
-        origins = {number: origin for number in _numbers() if (origin := _origin(number))}
+        import psutil
+
+        origins = {number: origin for number in psutil.pids() if (origin := _origin(number))}
         found = set(marked_processes(TREE_MARK, self._mark)) & origins.keys()
         while True:
             self._sessions |= {origins[number][1] for number in found} - {self._outside}
@@ -214,25 +206,20 @@ class Members:
 
 
 def _end_tree(members: Members, leaders: Iterable[int], grace: float) -> None:
-    if Path("/proc/self/environ").exists():
-        end_all(lambda: members.find(leaders), grace)
-    else:
-        end_all(lambda: living_groups(leaders), grace)
-
-
-def _numbers() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    end_all(lambda: members.find(leaders), grace)
 
 
 def _origin(number: int) -> tuple[int, int] | None:
     """Parent and session of a process; None: it is dead."""
+    import psutil
+
     try:
-        stat = Path(f"/proc/{number}/stat").read_text()
-    except OSError:
+        process = psutil.Process(number)
+        with process.oneshot():
+            dead = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+            return None if dead else (process.ppid(), os.getsid(number))
+    except (psutil.Error, OSError):
         return None
-    # Its name is in brackets, and may have brackets and spaces in it.
-    state, parent, _, session = stat.rpartition(")")[2].split()[:4]
-    return None if state in "ZX" else (int(parent), int(session))
 
 
 def _send(process: int, sign: signal.Signals) -> None:

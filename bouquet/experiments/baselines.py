@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,24 @@ from bouquet.engines.local import LocalRun
 from bouquet.errors import BouquetError, ConfigError
 from bouquet.evaluation import evaluate_users, standard_error, summarise
 from bouquet.experiments.settings import with_defaults
+from bouquet.extras import need
 from bouquet.methods import METHODS
 from bouquet.ragged import Ragged, one_after_another
 from bouquet.randomness import Purpose, generator
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.histories import Histories, histories_of, interactions_of, no_order
-from models.centralized import POOLED, SEQUENTIAL, CentralizedModel, ReadsHistories, SequentialModel
-from models.centralized.base import Scores, ScoreUsers, ValidationScore
+from models.centralized import POOLED, SEQUENTIAL, WITH_TORCH
+from models.centralized.base import (
+    CentralizedModel,
+    LearnsOrder,
+    ReadsHistories,
+    Scores,
+    ScoreUsers,
+    ValidationScore,
+)
+
+if TYPE_CHECKING:
+    from models.centralized import SequentialModel
 
 ANOTHER_ROW = "take a row that reads no order, such as ease"
 # Settings of centralized rows are chosen on so many users: the whole catalogue is scored for each of them.
@@ -40,6 +51,8 @@ def check_names(names: Sequence[str]) -> None:
     known = dict.fromkeys([ALONE, *POOLED, *METHODS])
     for name in names:
         lookup(known, "row to compare with", name)
+        if name in WITH_TORCH:
+            need("torch", f"The row {name}")
 
 
 def usual_rows(strategy: str) -> tuple[str, ...]:
@@ -109,7 +122,7 @@ def evaluate_centralized(
         "exclude_known": exclude_known,
     }
     score = _validation_score(histories, exclude_known)
-    if isinstance(model, SequentialModel):
+    if isinstance(model, LearnsOrder):
         model.fit(train, histories.num_items, seed=config.seed, validation_score=score)
     else:
         ones = np.ones(len(train.values), dtype=np.float32)

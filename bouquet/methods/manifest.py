@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from bouquet.config import Options, Scalar
 from bouquet.errors import ConfigError
+from bouquet.extras import EXTRAS, is_there, missing
 
 
 @dataclass(frozen=True)
@@ -107,4 +108,6 @@ def class_at(place: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, SyntaxError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS and not is_there(error.name):
+            raise ConfigError(missing(error.name, place)) from None
         raise ConfigError(f"A manifest names '{place}', which cannot be imported: {error}.") from error

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from bouquet.extras import missing
 from bouquet.files import write_atomically
 
 
@@ -31,7 +32,7 @@ def write_heatmaps(folder: Path, matrices: Mapping[str, NDArray[Any]]) -> None:
         # Heavy, and only wanted at the end of a run.
         from matplotlib.figure import Figure
     except ImportError:
-        print(f"matplotlib is not installed: {folder} has matrices.safetensors, but no picture.", file=sys.stderr)
+        print(f"{missing('matplotlib')} {folder} has matrices.safetensors, but no picture.", file=sys.stderr)
         return
     shown = {name: values for name, values in matrices.items() if values.ndim == 2}
     figure = Figure(figsize=(4.2 * len(shown), 3.8), layout="constrained")

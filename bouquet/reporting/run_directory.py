@@ -36,6 +36,7 @@ from safetensors.numpy import load_file
 from bouquet.checked import checked_tensors, read_checked
 from bouquet.config import Scalar
 from bouquet.errors import ConfigError, DataError, StateError
+from bouquet.extras import is_there
 from bouquet.files import digest_of, is_locked, locked, write_atomically
 from bouquet.randomness import Words
 
@@ -135,7 +136,7 @@ class RunDirectory:
             OSError: the folder cannot be written.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        versions = {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+        versions = {name: version(name) for name in _PACKAGES if is_there(name)} | {"python": platform.python_version()}
         # Where results went is no part of what would be repeated; private state in the folder is found there again.
         kept = {key: value for key, value in config.items() if key not in ("out", "resume")}
         if kept.get("state-dir") == str(self.nodes):

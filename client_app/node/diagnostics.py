@@ -27,8 +27,8 @@ from bouquet.methods import METHODS
 from bouquet.wire import TrainRequest
 from client_app.node.handlers import blocks_of, deployed, given_to
 from client_app.node.host import Host
-from client_app.node.scoring import VIEW_BYTES, whole_catalogue
 from client_app.node.tasks import backend_of, local_task
+from client_app.node.tensor_scoring import VIEW_BYTES, whole_catalogue
 from client_app.personalization.base import PERSONAL, Given, Tensors
 from models import is_sequential
 

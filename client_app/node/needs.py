@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 
 from bouquet.arrays import Specs
 from bouquet.config import RunConfig
 from bouquet.errors import ConfigError
+from bouquet.extras import need
 from bouquet.needs import bytes_of, expected_rows, refuse_disk, update_bytes
 from client_app.node.handlers import BLOCK_BYTES
 from client_app.node.host import Host
+from client_app.node.scoring import takes_tensors
 from client_app.state.row_files import SLOTS
 
 # What a file system gives out at once: a version of own rows begins and ends within such a piece.
@@ -26,10 +27,26 @@ def refuse_unable(host: Host) -> None:
     """Called when a node is asked who lives there: what it cannot do it says before the first round.
 
     Raises:
-        ConfigError: the run wants a GPU or a secret, and this node has none.
+        ConfigError: the run wants torch, a GPU or a secret, and this node has none.
     """
+    if uses_torch(host):
+        need("torch", f"What is trained here ({_described(host)})")
     refuse_missing_device(host.config)
     _ = host.draws
+
+
+def uses_torch(host: Host) -> bool:
+    """Whether this node trains or scores with torch; matrix factorisation alone is computed without."""
+    if host.config.device != "cpu" or host.config.backend in ("loop", "torch"):
+        return True
+    return any(takes_tensors(one.backbone, one.methods) for one in host.by_group or (host,))
+
+
+def _described(host: Host) -> str:
+    config = host.config
+    words = [config.strategy, config.personalization * (config.personalization != "none"), config.backbone]
+    words += [f"backend {config.backend}"] * (config.backend != "auto")
+    return ", ".join(filter(None, [*words, f"on {config.device}"]))
 
 
 def refuse_missing_device(config: RunConfig) -> None:
@@ -40,6 +57,8 @@ def refuse_missing_device(config: RunConfig) -> None:
     """
     if config.device == "cpu":
         return
+    import torch
+
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (torch.device(config.device).index or 0) >= count:
         there = f"{count} GPU{'s' * (count != 1)}" if count else "no GPU that torch can use"

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from bouquet.config import TrainingOptions
 from bouquet.evaluation import evaluate_users
+from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.packed import by_entry
 from bouquet.ragged import Ragged, one_after_another
 from client_app.node.host import Host
-from client_app.node.scoring import ScoreRows, reads_histories, scorer
+from client_app.node.scoring import reads_histories, scorer
 from client_app.personalization.base import Changes, Given, Tuning
 from client_app.state.row_overrides import OwnRows
 from client_app.training import BACKENDS, Backend, LocalTask
@@ -95,11 +96,11 @@ def rank(
     train, validation = histories.train.take(positions), histories.validation.take(positions)
     fit = np.ones(len(positions), dtype=bool)
 
-    def after(read: Ragged, *, shown: bool = False) -> ScoreRows:
+    def after(read: Ragged, *, shown: bool = False) -> ScoreBlock:
         score = scorer(host.backbone, host.methods, given, read, round_, own_rows=own_rows)
         return _noting_unfit(host.watched(score) if shown else score, fit)
 
-    scores: ScoreRows | dict[str, ScoreRows]
+    scores: ScoreBlock | dict[str, ScoreBlock]
     # What a device would recommend now goes on after everything that is known.
     if not reads_histories(host.backbone, host.methods):  # one scoring serves both parts
         scores = after(train, shown=True)
@@ -123,7 +124,7 @@ def rank(
     return values, fit
 
 
-def _noting_unfit(score: ScoreRows, fit: NDArray[np.bool_]) -> ScoreRows:
+def _noting_unfit(score: ScoreBlock, fit: NDArray[np.bool_]) -> ScoreBlock:
     """The same scores, but zeros for users one of whose scores is not finite; they are marked in `fit`."""
 
     def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bouquet.arrays import Specs
 from bouquet.cells import Cells
 from bouquet.config import RunConfig, Settings
+from bouquet.extras import is_there
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest, Update
 from client_app.node import handlers, needs
 from client_app.node.histories import Histories
@@ -31,9 +31,13 @@ class TrainingNode:
     @classmethod
     def at(cls, settings: Settings, place: Place) -> Self:
         """As `node_at`."""
-        # Processes, not threads, are what nodes are spread over; more threads would fight for the same cores.
-        torch.set_num_threads(1)
-        return cls(host_at(settings, place))
+        host = host_at(settings, place)
+        if needs.uses_torch(host) and is_there("torch"):
+            import torch
+
+            # Processes, not threads, are what nodes are spread over; more threads would fight for the same cores.
+            torch.set_num_threads(1)
+        return cls(host)
 
     @property
     def config(self) -> RunConfig:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bouquet.arrays import Arrays, Specs
 from bouquet.config import Options, RunConfig
@@ -22,9 +21,12 @@ from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Words
 from models import Backbone
 
-Tensors = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
 OwnArrays = dict[str, NDArray[np.float32]]
-Pull = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+Pull = Callable[[dict[str, "Tensor"]], dict[str, "Tensor"]]
 
 PERSONAL = "personal_item_embedding"
 """The item table that a user has beside the common one, in methods with both."""
@@ -157,6 +159,8 @@ class Batch:
             return table
         if len(table) == 1:  # the usual case, in which one index is several times faster than two
             return table[0][self.rows[0]].unsqueeze(0)
+        import torch  # who has tensors has loaded it
+
         return table[torch.arange(len(table)).unsqueeze(1), self.rows]
 
 

@@ -12,10 +12,10 @@ mean different items. The right ones span the same subspace of R^d for all, and 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bouquet.arrays import Array, ArraySpec, exchanged
 from bouquet.config import Options, RunConfig
@@ -27,6 +27,9 @@ from bouquet.randomness import Draws, Purpose, Words, laplace
 from client_app.personalization.base import Batch, Changes, Given, OwnArrays, Personalization, Tensors, Working
 from client_app.training.compiler import row_kernels
 from models import Backbone
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Gram matrices of this many values are made at once.
 _GRAM_VALUES = 2**24

@@ -14,10 +14,10 @@ mean, as means of squared errors usually are, is λ divided by the number of val
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bouquet.arrays import Array
 from bouquet.config import Options, RunConfig
@@ -25,6 +25,9 @@ from bouquet.errors import WireError
 from bouquet.methods.gpfedrec import GPFedRecOptions
 from client_app.personalization.base import Batch, Given, OwnArrays, Personalization, Pull, Tensors, Working
 from models import Backbone
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class GuidedTable(Personalization):

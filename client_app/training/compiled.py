@@ -1,8 +1,8 @@
 """The numba backend: matrix factorisation with compiled loops over users, on as many threads as the process may use.
 
-What the kernels do not compute (another model, most personalizations, Adam with weight decay), and everything where
-numba is not installed, is left to the torch backend. Weight decay moves rows that a user never touched too, but by the
-same factor all of them: these are not trained, only multiplied.
+What the kernels do not compute (Adam with weight decay, another model, most personalizations), and everything where
+numba is not installed, is left to numpy, and what that does not compute either to torch. Weight decay moves rows that
+a user never touched too, but by the same factor all of them: these are not trained, only multiplied.
 
 Where the model sees only the sum S = C + D of the common table and the user's own, both have the gradient of S, and
 C ← C - a g with D ← D - b g is S ← S - (a + b) g: one table is trained, and its change is divided as a to b.
@@ -18,13 +18,13 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.extras import missing
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
 from client_app.personalization.base import PERSONAL, Changes
-from client_app.training.compiled_ncf import fits_ncf, train_ncf
 from client_app.training.compiler import kernels, ncf_kernels, row_kernels
 from client_app.training.denormals import flushed_denormals
-from client_app.training.stacked import train_stacked
+from client_app.training.plain import train_plain
 from client_app.training.task import LocalTask
 from client_app.training.threads import spread
 
@@ -50,15 +50,18 @@ def is_sum(task: LocalTask) -> bool:
 
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
-    """Train blocks of users; what the kernels do not compute, torch does."""
+    """Train blocks of users; what the kernels do not compute, numpy or torch does."""
     code, row_code = kernels(), row_kernels()
-    if code is None or row_code is None:
+    if task.backbone.kernel == "ncf" and (code_ncf := ncf_kernels()) is not None:
+        from client_app.training.compiled_ncf import fits_ncf, train_ncf
+
+        if fits_ncf(task):
+            yield from train_ncf(task, code_ncf, spread)
+            return
+    if code is None and len(task.users) > 1:  # one person's device does without, as it should
         _say_once()
-    if fits_ncf(task) and code is not None and (code_ncf := ncf_kernels()) is not None:
-        yield from train_ncf(task, code_ncf, spread)
-        return
     if code is None or row_code is None or not fits(task):
-        yield from train_stacked(task)
+        yield from train_plain(task)
         return
     row_bytes = 4 * task.backbone.private["user_embedding"].size
     at_most = task.positives.lengths + task.negatives.lengths
@@ -179,4 +182,4 @@ class _Block:
 
 @cache
 def _say_once() -> None:
-    print("numba is not installed: local training runs in torch, several times slower.", file=sys.stderr)
+    print(f"{missing('numba')} Without it local training is several times slower.", file=sys.stderr)

@@ -7,7 +7,6 @@ file; so the kernels are compiled from a copy in the user's cache folder, named 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bouquet.extras import is_there
 from bouquet.files import write_atomically
 
 # They are copied together, because one may import another (`from .kernels import …`).
@@ -67,7 +67,7 @@ _loaded: set[str] = set()
 
 @cache
 def _load(name: str) -> ModuleType | None:
-    if importlib.util.find_spec("numba") is None:
+    if not is_there("numba"):
         return None
     _loaded.add(name)
     return importlib.import_module(f"{_package()}.{name}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pandas as pd
-
 from bouquet.errors import DataError
 from data_partition.readers.files import find, opened, require
 from data_partition.readers.raw import RawData
@@ -26,6 +24,8 @@ def read_five_core(folder: Path) -> RawData:
     number of two of one day: which of them is last is drawn anew, and for such users differs from the published split.
     Items are named by their ASIN from `imap.json` (ASIN to number), the only name that there is.
     """
+    import pandas as pd
+
     rows = layout("\t", user="whole", item="whole", time="number")
     parts = [read_table(require(folder, name), rows) for name in ("train.txt", "valid.txt", "test.txt")]
     return RawData(pd.concat(parts, ignore_index=True), titles=_asins(find(folder, "imap.json")))

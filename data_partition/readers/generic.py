@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from bouquet.errors import ConfigError, DataError
+from bouquet.extras import need
 from data_partition.readers.files import opened, plain_name
 from data_partition.readers.raw import RawData
 from data_partition.readers.text import Kind, first_lines, layout_of_header, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 
@@ -56,7 +60,10 @@ def _kind_of_time(path: Path, separator: str, time: str) -> Kind:
 
 
 def _parquet(path: Path, user: str, item: str, time: str) -> pd.DataFrame:
+    import pandas as pd
+
     wanted = {"user": user, "item": item} | ({"time": time} if time else {})
+    need("pyarrow", f"Reading {path.name}")
     with opened(path) as file:
         try:
             table = pd.read_parquet(file)
@@ -76,6 +83,8 @@ def _parquet(path: Path, user: str, item: str, time: str) -> pd.DataFrame:
 
 
 def _as_times(path: Path, times: pd.Series) -> pd.Series:
+    import pandas as pd
+
     if pd.api.types.is_datetime64_any_dtype(times):
         return pd.to_datetime(times, utc=True).dt.tz_localize(None)
     try:

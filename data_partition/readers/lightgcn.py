@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from bouquet.errors import DataError
 from data_partition.readers.files import plain_name, require
 from data_partition.readers.raw import RawData
@@ -14,6 +12,8 @@ from data_partition.readers.text import read_lists
 
 def read_lightgcn(folder: Path) -> RawData:
     """`train.txt` and `test.txt`: user and all of its items in a line, separated by blanks, in no order."""
+    import pandas as pd
+
     paths = [require(folder, name) for name in ("train.txt", "test.txt")]
     train, test = (read_lists(path) for path in paths)
     unknown = test["user"][~test["user"].isin(train["user"])]

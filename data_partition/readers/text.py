@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
-import pandas as pd
 
 from bouquet.errors import DataError
 from data_partition.readers.files import opened
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal["id", "whole", "number", "date"]
 BLANKS = r"\s+"
@@ -139,6 +141,8 @@ def read_lists(path: Path) -> pd.DataFrame:
     Raises:
         DataError: the file is empty or damaged, or a line is broken (with its number).
     """
+    import pandas as pd
+
     users: list[int] = []
     items: list[int] = []
     lines = 0
@@ -158,6 +162,8 @@ def read_lists(path: Path) -> pd.DataFrame:
 
 
 def _parse(file: BinaryIO, layout: Layout) -> pd.DataFrame:
+    import pandas as pd
+
     # One column more than there should be: what it holds is what is too much.
     names = [f"_{i}" for i in range(len(layout.names) + 1)]
     for column in layout.columns:

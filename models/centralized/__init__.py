@@ -2,34 +2,64 @@
 
 `CENTRALIZED[name]().fit(train).scores(users)`, with `train` a scipy CSR matrix of users by items. Models that read what
 a user did (`ReadsHistories`) also score users after other histories: `scores_after(histories)`.
+
+They are imported when they are asked for: matrices in closed form take no torch.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from bouquet.places import Places
 from models.centralized.base import CentralizedModel, ReadsHistories
-from models.centralized.ease import EASE, EASEParameters
-from models.centralized.factorization import MFBCE, MFBPR, FactorizationParameters
-from models.centralized.itemknn import ItemKNN, ItemKNNParameters
-from models.centralized.popularity import Popularity, PopularityParameters
-from models.centralized.sequential import CentralGRU4Rec, CentralSASRec, SequentialModel, SequentialParameters
-from models.centralized.softmax import SoftmaxGRU4Rec, SoftmaxSASRec
 
-CENTRALIZED: dict[str, type[CentralizedModel]] = {
-    "popularity": Popularity,
-    "itemknn": ItemKNN,
-    "ease": EASE,
-    "mf-bce": MFBCE,
-    "mf-bpr": MFBPR,
+if TYPE_CHECKING:
+    from models.centralized.ease import EASE, EASEParameters
+    from models.centralized.factorization import MFBCE, MFBPR, FactorizationParameters
+    from models.centralized.itemknn import ItemKNN, ItemKNNParameters
+    from models.centralized.popularity import Popularity, PopularityParameters
+    from models.centralized.sequential import CentralGRU4Rec, CentralSASRec, SequentialModel, SequentialParameters
+    from models.centralized.softmax import SoftmaxGRU4Rec, SoftmaxSASRec
+
+_CENTRALIZED = {
+    "popularity": "popularity:Popularity",
+    "itemknn": "itemknn:ItemKNN",
+    "ease": "ease:EASE",
+    "mf-bce": "factorization:MFBCE",
+    "mf-bpr": "factorization:MFBPR",
+}
+_SEQUENTIAL = {
+    "gru4rec": "sequential:CentralGRU4Rec",
+    "sasrec": "sequential:CentralSASRec",
+    "gru4rec-softmax": "softmax:SoftmaxGRU4Rec",
+    "sasrec-softmax": "softmax:SoftmaxSASRec",
 }
 
-SEQUENTIAL: dict[str, type[SequentialModel]] = {
-    "gru4rec": CentralGRU4Rec,
-    "sasrec": CentralSASRec,
-    "gru4rec-softmax": SoftmaxGRU4Rec,
-    "sasrec-softmax": SoftmaxSASRec,
-}
+
+def _here(names: dict[str, str]) -> dict[str, str]:
+    return {name: f"models.centralized.{place}" for name, place in names.items()}
+
+
+CENTRALIZED: Places[type[CentralizedModel]] = Places(_here(_CENTRALIZED))
+
+SEQUENTIAL: Places[type[SequentialModel]] = Places(_here(_SEQUENTIAL))
 """Models of histories in order: `SEQUENTIAL[name]().fit(histories, num_items).scores_after(histories)`."""
 
-POOLED: dict[str, type[CentralizedModel] | type[SequentialModel]] = {**CENTRALIZED, **SEQUENTIAL}
+POOLED: Places[type[CentralizedModel] | type[SequentialModel]] = Places(_here({**_CENTRALIZED, **_SEQUENTIAL}))
 """All models of pooled data."""
+
+WITH_TORCH = frozenset({"mf-bce", "mf-bpr", *_SEQUENTIAL})
+"""The names of those that are trained with torch."""
+
+_PLACES = {
+    **dict.fromkeys(("EASE", "EASEParameters"), "ease"),
+    **dict.fromkeys(("MFBCE", "MFBPR", "FactorizationParameters"), "factorization"),
+    **dict.fromkeys(("ItemKNN", "ItemKNNParameters"), "itemknn"),
+    **dict.fromkeys(("Popularity", "PopularityParameters"), "popularity"),
+    **dict.fromkeys(("CentralGRU4Rec", "CentralSASRec", "SequentialModel", "SequentialParameters"), "sequential"),
+    **dict.fromkeys(("SoftmaxGRU4Rec", "SoftmaxSASRec"), "softmax"),
+}
 
 __all__ = [
     "CENTRALIZED",
@@ -38,6 +68,7 @@ __all__ = [
     "MFBPR",
     "POOLED",
     "SEQUENTIAL",
+    "WITH_TORCH",
     "CentralGRU4Rec",
     "CentralSASRec",
     "CentralizedModel",
@@ -53,3 +84,11 @@ __all__ = [
     "SoftmaxGRU4Rec",
     "SoftmaxSASRec",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'models.centralized' has no attribute '{name}'")
+    found = getattr(import_module(f"models.centralized.{_PLACES[name]}"), name)
+    globals()[name] = found
+    return found

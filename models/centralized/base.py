@@ -48,6 +48,10 @@ class CentralizedModel(Protocol):
         ...
 
 
+class LearnsOrder:
+    """Marks models that are fitted to histories in order, where others see a matrix of users by items."""
+
+
 @runtime_checkable
 class ReadsHistories(Protocol):
     """A model whose input is what a user did, so that it can go on after more than it was fitted on."""

@@ -23,7 +23,7 @@ from bouquet.arrays import initial_shared
 from bouquet.config import ModelOptions
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Purpose, generator
-from models.centralized.base import Scores, ValidationScore, binary, fitted
+from models.centralized.base import LearnsOrder, Scores, ValidationScore, binary, fitted
 from models.centralized.choosing import climb
 from models.centralized.negatives import NegativeSampler
 from models.gru4rec import GRU4Rec
@@ -65,7 +65,7 @@ class SequentialParameters:
     dropouts: tuple[float, ...] = ()
 
 
-class SequentialModel:
+class SequentialModel(LearnsOrder):
     """A model that is fitted to histories in order, where others see a matrix of users by items."""
 
     backbone_class: ClassVar[type[SequenceBackbone]]

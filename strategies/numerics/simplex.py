@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.errors import RunFailed
+from bouquet.extras import need
 from strategies.numerics.checks import refuse_non_finite
 
 Matrix = NDArray[np.float64]
@@ -112,7 +113,7 @@ class QuadraticProgramme:
         cap: the most that any single weight may be, in [1/n, 1]; None for no bound.
     Raises:
         ValueError: the cap is impossible.
-        RunFailed: cvxpy is not installed.
+        ConfigError: cvxpy is not installed.
     """
 
     # A gap of ε in the objective is √ε in a weight that lies just on its bound, hence the small tolerances.
@@ -121,12 +122,10 @@ class QuadraticProgramme:
     )
 
     def __init__(self, count: int, cap: float | None = None) -> None:
-        try:
-            # Imported here because it takes seconds and only this reference needs it.
-            from cvxpy import Minimize, Parameter, Problem, Variable
-            from cvxpy.atoms.sum_squares import sum_squares
-        except ImportError:
-            raise RunFailed("cvxpy is not installed on the server; use the solver 'projection'.") from None
+        need("cvxpy", "The reference solver")
+        # Imported here because it takes seconds and only this reference needs it.
+        from cvxpy import Minimize, Parameter, Problem, Variable
+        from cvxpy.atoms.sum_squares import sum_squares
 
         self.cap = checked_cap(cap, count)
         self._y = Parameter(count)

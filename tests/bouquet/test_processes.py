@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bouquet.engines.processes import TREE_MARK, Members, end_all, living_groups, marked_processes
+from bouquet.engines.processes import TREE_MARK, Members, end_all, marked_processes
 from tests.runs.helpers import await_condition
 
 # A child, a grandchild in a session of its own, and one that can be made not to listen to SIGTERM.
@@ -139,16 +139,6 @@ def test_what_a_supervisor_supervises_ends_with_it():
     os.kill(supervisor.pid, signal.SIGKILL)
     supervisor.wait()
     await_condition(none_left(mark), seconds=20)
-
-
-def test_groups_are_found_without_proc():
-    leader = subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True)
-    gone = subprocess.Popen(["true"], start_new_session=True)
-    gone.wait()
-    assert living_groups([gone.pid, leader.pid]) == [-leader.pid]
-    os.kill(-leader.pid, signal.SIGKILL)
-    leader.wait()
-    await_condition(lambda: living_groups([gone.pid, leader.pid]) == [], seconds=20)
 
 
 @needs_proc

@@ -24,7 +24,7 @@ def nothing_is_left_to_torch(monkeypatch):
     def refuse(task):
         raise AssertionError("the kernels compute this")
 
-    monkeypatch.setattr(compiled, "train_stacked", refuse)
+    monkeypatch.setattr(compiled, "train_plain", refuse)
 
 
 def task_of(rows, embedding_size=3, dtype=np.float64, **options):

@@ -11,7 +11,7 @@ from bouquet.config import RunConfig, defaults, own, parsed
 from bouquet.experiments.settings import option_classes
 from bouquet.ragged import Ragged
 from bouquet.randomness import SeededDraws, user_keys
-from client_app.node.scoring import whole_catalogue
+from client_app.node.tensor_scoring import whole_catalogue
 from client_app.personalization import device_methods
 from client_app.personalization.base import Given
 from client_app.personalization.fed3cr import centres

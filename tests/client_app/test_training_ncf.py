@@ -18,7 +18,7 @@ def no_torch(monkeypatch):
     def refuse(task):
         raise AssertionError("torch was asked")
 
-    monkeypatch.setattr(compiled, "train_stacked", refuse)
+    monkeypatch.setattr(compiled, "train_plain", refuse)
 
 
 def ncf_task(hidden="16,8", **options):

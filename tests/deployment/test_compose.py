@@ -12,15 +12,19 @@ from tests.conftest import REPOSITORY
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with Flower")
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
+MERGED = ("x-bouquet", "x-device", "x-once", "x-node", "x-shard-node")
 
 
 def volumes_of(service):
     return {entry.split(":")[0]: entry.split(":")[1:] for entry in SERVICES[service].get("volumes", [])}
 
 
-def test_every_service_is_the_one_image_without_rights():
+def test_every_service_is_one_of_two_images_without_rights():
     for name, service in SERVICES.items():
-        assert service["image"] == SERVICES["superlink"]["image"], name
+        image, arguments = service["image"], service["build"]["args"]
+        assert (image == SERVICES["device-1"]["image"]) == name.startswith("device-"), name
+        assert name.startswith("device-") or image == SERVICES["superlink"]["image"], name
+        assert ("REQUIREMENTS=requirements-device.txt" in arguments) == name.startswith("device-"), name
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
         assert "no-new-privileges:true" in service["security_opt"], name
@@ -93,11 +97,29 @@ def test_every_package_of_the_image_is_pinned_by_hash_and_fits_the_project():
     dockerfile = (REPOSITORY / "deployment" / "Dockerfile").read_text()
     assert "--no-deps --require-hashes -r requirements.txt" in dockerfile
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    for needed in project["dependencies"]:
+    extras = project["optional-dependencies"]
+    # The simulation, plots and the reference solver: a container does without, and says so when asked.
+    in_image = [line for name in ("torch", "numba", "data", "clustering") for line in extras[name]]
+    for needed in [*project["dependencies"], *in_image]:
         requirement = Requirement(needed)
-        if requirement.name in ("matplotlib", "cvxpy"):
-            continue  # plots and the reference solver: a container does without, and says so when asked
         assert requirement.specifier.contains(versions[requirement.name]), needed
+
+
+def test_devices_have_the_same_packages_but_for_those_of_extras():
+    full, small = (
+        {line for line in (REPOSITORY / "deployment" / name).read_text().splitlines() if not line.startswith("#")}
+        for name in ("requirements.txt", "requirements-device.txt")
+    )
+    assert small < full
+    there = {line.split("==")[0] for line in small if "==" in line}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert {Requirement(line).name for line in project["dependencies"]} <= there
+    heavy = {
+        Requirement(line).name
+        for extra in ("torch", "numba", "data")
+        for line in project["optional-dependencies"][extra]
+    }
+    assert not there & heavy
 
 
 def networks_of(service):
@@ -135,7 +157,7 @@ def test_every_container_has_limits():
 
 def test_the_compose_file_is_one_for_both_versions():
     """No version line, which 2.x warns of and 1.29 does without, and no key that only 2.x knows."""
-    assert set(COMPOSE) == {"x-bouquet", "x-once", "x-node", "x-shard-node", "services", "networks", "volumes"}
+    assert set(COMPOSE) == {*MERGED, "services", "networks", "volumes"}
     known = {
         "image", "build", "restart", "init", "read_only", "tmpfs", "cap_drop", "security_opt", "mem_limit",
         "pids_limit", "cpus", "networks", "network_mode", "depends_on", "healthcheck", "profiles", "command",

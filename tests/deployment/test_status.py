@@ -52,12 +52,12 @@ def test_the_metrics_are_in_the_format_that_prometheus_reads(tmp_path):
         if line.startswith("# TYPE "):
             assert line.split()[2] not in kinds, "a type is told once, before its values"
             kinds.add(line.split()[2])
-        else:
+        elif not line.startswith("# HELP "):
             assert value.fullmatch(line), line
             assert re.match(r"[a-z_]+", line)[0] in kinds
             seen.append(line)
-    assert 'bouquet_nodes{status="offline"} 1' in seen
-    assert "bouquet_round 6" in seen
+    assert 'bouquet_nodes{status="offline"} 1.0' in seen
+    assert "bouquet_round 6.0" in seen
     assert len(seen) == len(set(seen))
 
 
@@ -84,7 +84,7 @@ def test_the_endpoint_serves_what_is_known_at_that_moment(tmp_path):
         with pytest.raises(HTTPError, match="404"):
             urlopen(f"{address}/")
     assert "bouquet_round" not in before
-    assert "bouquet_round 6\n" in after
+    assert "bouquet_round 6.0\n" in after
     assert after == prometheus(collect(Superlink(), tmp_path / "runs"))
 
 

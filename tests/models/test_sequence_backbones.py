@@ -8,7 +8,7 @@ from bouquet.arrays import initial_shared
 from bouquet.config import ModelOptions
 from bouquet.errors import ConfigError
 from models import BACKBONES
-from models.gru4rec import recur
+from models.gru4rec_recurrence import recur
 from models.sequence import STATE, SequenceBackbone, SequenceOptions
 
 NAMES = sorted(name for name, backbone in BACKBONES.items() if issubclass(backbone, SequenceBackbone))

@@ -1,0 +1,95 @@
+"""Runs where packages are missing: the plain install does what `make run` does, and who needs more is told which extra.
+
+A package is hidden from a process of its own, which then finds it as little as if it were not installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from bouquet.extras import EXTRAS
+from tests.conftest import REPOSITORY
+
+HIDING = """
+import importlib.abc, sys
+
+hidden = sys.argv[1].split(",")
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from bouquet.cli.main import main
+sys.argv = ["bouquet", *sys.argv[2:]]
+main()
+"""
+
+
+def without(hidden, *arguments):
+    """The program where some modules are not there."""
+    command = [sys.executable, "-c", HIDING, ",".join(hidden), *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_every_module_comes_with_an_extra_and_no_extra_is_forgotten():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert set(extras) == {*EXTRAS.values(), "device", "all", "dev"}
+    everything = extras["all"][0].removeprefix("bouquet[").removesuffix("]").split(",")
+    assert set(everything) == set(EXTRAS.values())
+    assert "bouquet[all]" in extras["dev"]
+    packages = {"sklearn": "scikit-learn", "ray": "flwr[simulation]"}
+    for module, extra in EXTRAS.items():
+        package = packages.get(module, module)
+        assert any(line.startswith(package) for line in extras[extra]), module
+        assert not any(line.startswith(package) for line in project["dependencies"]), module
+
+
+@pytest.mark.parametrize("strategy", ["sequential-rules", "fedavg"])
+def test_the_plain_install_runs(tmp_path, strategy):
+    arguments = (
+        [f'strategy="{strategy}"', "num-server-rounds=2"] if strategy == "fedavg" else [f'strategy="{strategy}"']
+    )
+    given = [part for argument in arguments for part in ("-c", argument)]
+    done = without(
+        EXTRAS, "run", *given, "--out", str(tmp_path / "run"), "--compare-with", "popularity ease"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "4 nodes · one process" in done.stdout
+    assert "EASE, all data pooled" in done.stdout
+
+
+MISSING = {
+    "ray": (("--engine", "flower"), "Flower's simulation (--engine flower) needs ray"),
+    "torch": (("-c", 'backbone="ncf"'), "What is trained here (fedavg, ncf, on cpu) needs torch"),
+    "torch, asked for": (
+        ("-c", 'backend="torch"'),
+        "What is trained here (fedavg, mf, backend torch, on cpu) needs torch",
+    ),
+    "torch, of a method": (("-c", 'personalization="plgc"'), "client_app.personalization.plgc:"),
+    "torch, of a row": (("--compare-with", "mf-bpr"), "The row mf-bpr needs torch"),
+    "pandas": (("-c", 'dataset="ml-100k"'), "Reading ml-100k needs pandas"),
+    "pyarrow": (("-c", 'dataset="file" data-file="{here}/events.parquet"'), "Reading events.parquet needs pyarrow"),
+    "cvxpy": (("-c", 'strategy="fedca" fedca-solver="cvxpy"'), "fedca-solver 'cvxpy' needs cvxpy"),
+    "sklearn": (("-c", 'strategy="cf-fedsr" fraction-train=0.5'), "Choosing users from clusters"),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_who_needs_more_is_told_which_extra_before_anything_is_done(tmp_path, case):
+    arguments, sentence = MISSING[case]
+    (tmp_path / "events.parquet").touch()
+    given = ["-c", "num-server-rounds=1", *(argument.replace("{here}", str(tmp_path)) for argument in arguments)]
+    module = case.split(",")[0]
+    done = without([module], "run", "--engine", "local", *given, "--out", str(tmp_path / "run"))
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.endswith(f'which is not installed: pip install "bouquet[{EXTRAS[module]}]".\n')
+    assert not (tmp_path / "run").exists()

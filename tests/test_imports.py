@@ -1,0 +1,61 @@
+"""What a process has loaded after doing something: heavy packages stay off every path that does not need them.
+
+Everything is done in a process of its own, because whatever this one has loaded stays.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.loaded import loaded_by
+
+HEAVY = ("torch", "pandas", "pyarrow", "ray", "cvxpy", "sklearn", "matplotlib")
+
+# A device of one person: two rounds of training and an evaluation, as messages from a server ask for them.
+DEVICE = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+import client_app.app
+from bouquet.arrays import initial_shared
+from bouquet.catalogue import Catalogue
+from bouquet.device import Device
+from bouquet.wire import EvaluateRequest, RosterRequest, TrainRequest
+from client_app.edge.handlers import before_training, device_node, device_roster
+
+folder, settings = Path(sys.argv[1]), json.loads(sys.argv[2])
+update = "rows" if settings["strategy"] == "cf-fedsr" else "sum"
+(folder / "history.csv").write_text("item,time\\n" + "".join(f"i{n},{n}\\n" for n in range(12)))
+state = folder / "state"
+Device(state).save_settings({"user": "anna"})
+node = {"history": str(folder / "history.csv"), "state-dir": str(state)}
+catalogue = Catalogue(tuple(f"i{n}" for n in range(40)), ("",) * 40)
+roster = device_roster(RosterRequest("s", catalogue.edition, catalogue, update), settings, node)
+shared = initial_shared(roster.specs, 0)
+asked = TrainRequest(
+    "s", 1, roster.users, np.zeros(1, np.int64), np.zeros(1, np.int64), shared, update=update, weights=np.ones(1)
+)
+for round_ in (1, 2):
+    device = device_node(settings, node, round_)
+    before_training(device, node)
+    assert not device.train(replace(asked, round=round_, versions=np.array([round_ - 1]))).left_out
+found = device_node(settings, node, 2).evaluate(EvaluateRequest("s", 2, roster.users, np.array([2]), shared))
+assert found.metrics.shape[0] == 1
+"""
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fcf", "pfedrec", "cf-fedsr"])
+def test_a_device_trains_matrix_factorisation_without_torch(tmp_path, strategy, backend):
+    settings = {"strategy": strategy, "backend": backend, "secret-draws": False}
+    loaded = loaded_by(DEVICE, str(tmp_path), json.dumps(settings))
+    assert loaded.isdisjoint(HEAVY)
+    assert "numba" in loaded or backend == "numpy"
+
+
+def test_the_same_device_loads_torch_for_a_network(tmp_path):
+    """So the test above would see it."""
+    assert "torch" in loaded_by(DEVICE, str(tmp_path), json.dumps({"strategy": "fedavg", "backbone": "ncf"}))
