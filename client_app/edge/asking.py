@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,8 +37,12 @@ def pull_parts_soon() -> None:
         pull.__kwdefaults__.update(soon)
 
 
-def look_for_messages_often() -> None:
-    """Have the SuperNode look for its reply often, and for messages as long as some have come lately."""
+def look_for_messages_often(work: Callable[[], None]) -> None:
+    """Have the SuperNode look for its reply often, and for messages as long as some have come lately.
+
+    Args:
+        work: called again and again while the reply to a message is waited for.
+    """
     from flwr.supernode import start_client_internal as flower
 
     last = -BUSY_FOR
@@ -46,6 +51,7 @@ def look_for_messages_often() -> None:
         nonlocal last
         if seconds < 1:  # for a reply, which is there soon
             last = time.monotonic()
+            work()
             time.sleep(REPLY_SECONDS)
         else:
             time.sleep(BUSY_SECONDS if time.monotonic() - last < BUSY_FOR else seconds)

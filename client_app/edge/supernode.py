@@ -1,10 +1,11 @@
 """A SuperNode and what runs its messages, as one program: `python -m client_app.edge.supernode …`.
 
 Flower starts a Python process for every message, which imports everything anew, installs the app that the server has
-sent, and runs it. Here a second process is forked off before the SuperNode begins, the executor. It asks the SuperNode
-for work as Flower's SuperExec does, and forks a child for each message, one at a time, that finds imported and
-compiled what the children before it needed. A child runs the ClientApp that is installed on this machine, and no code
-that came with a run, unless `--accept-apps` was given.
+sent, and runs it. Here a second process is forked off before anything of Flower is imported, the keeper. When there is
+a message it forks a third, the executor, which asks the SuperNode for work as Flower's SuperExec does, and forks a
+child for each message, one at a time, that finds imported and compiled what the children before it needed. When no
+message has come for a while the executor ends: a device at rest is small. A child runs the ClientApp that is installed
+on this machine, and no code that came with a run, unless `--accept-apps` was given.
 
 Before it takes a message a SuperNode asks the conditions of its owner (`--only-when`). If one says no, it says goodbye
 to the SuperLink and ends: nobody waits for what it does not do, and who keeps it running starts it again in time.
@@ -33,12 +34,14 @@ from bouquet import __version__
 from bouquet.conditions import Conditions
 from bouquet.engines.app_folder import PACKAGES
 from bouquet.engines.release import FOUND, LOST
-from bouquet.errors import ConfigError
+from bouquet.errors import ConfigError, RunFailed
 from client_app.edge.asking import leave_unless, look_for_messages_often, pull_parts_soon
 
 APP = "bouquet/bouquet"
 # Between two questions of the executor, and of one that waits for a child.
 ASK_SECONDS, CHILD_SECONDS = 0.1, 0.2
+# An executor gives back the memory that it has filled after so long without a message.
+REST_SECONDS = 60.0
 # After a failure the executor asks again after a second, and then later and later.
 _LONGEST_PAUSE = 30.0
 
@@ -57,20 +60,23 @@ def main(arguments: list[str]) -> None:
     own.add_argument("--port", default="")
     own.add_argument("--ssl-ca-certfile", default="")
     given, rest = own.parse_known_args(arguments)
-    # What both processes need, before they part.
+    secret = secrets.token_bytes(32)
+    supernode = os.getpid()
+    waiting, working = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        os.close(working)
+        authority = Path(given.ssl_ca_certfile).read_bytes()
+        address = f"{given.host}:{given.port}"
+        executor = Executor(address, authority, secret, given.accept_apps, given.message_seconds)
+        _end(_keep, executor, waiting, supernode)
+    os.close(waiting)
+    os.set_blocking(working, False)
     from flwr.supernode.cli import flower_supernode
 
     pull_parts_soon()
-    secret = secrets.token_bytes(32)
-    supernode = os.getpid()
-    executor = os.fork()
-    if executor == 0:
-        authority = Path(given.ssl_ca_certfile).read_bytes()
-        address = f"{given.host}:{given.port}"
-        _end(Executor(address, authority, secret, given.accept_apps, given.message_seconds).run, supernode)
-    leaving = threading.Event()
-    threading.Thread(target=_end_with, args=(executor, leaving), daemon=True).start()
-    look_for_messages_often()
+    threading.Thread(target=_end_with, args=(keeper,), daemon=True).start()
+    look_for_messages_often(lambda: _say(working))
     if given.only_when:
         leave_unless(Conditions(given.only_when))
     # Through a pipe: a file would be left with the secret in it when this process is killed.
@@ -80,14 +86,43 @@ def main(arguments: list[str]) -> None:
     words = ["--host", given.host, "--port", given.port, "--ssl-ca-certfile", given.ssl_ca_certfile]
     words += ["--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
     sys.argv = ["flower-supernode", *rest, *words]
-    try:
-        flower_supernode()
-    finally:
-        # It would look in vain for its SuperNode for a while, and nothing is at work any more.
-        if not leaving.is_set():
-            leaving.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(executor, signal.SIGKILL)
+    flower_supernode()
+
+
+def _say(pipe: int) -> None:
+    """Tell the keeper that there is work; it has been told if nothing more fits into the pipe."""
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        os.write(pipe, b"1")
+
+
+def _keep(executor: Executor, work: int, supernode: int) -> None:
+    """Fork an executor when there is work and none is there, as long as the SuperNode lives, whose child this is.
+
+    Raises:
+        RunFailed: an executor did not end by itself.
+    """
+    # Who asks all processes to end asks the SuperNode, which says goodbye first; the others end after it.
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, signal.SIG_IGN)
+    keeper = os.getpid()
+    while os.getppid() == supernode:
+        # The pipe ends with the SuperNode, too.
+        if not select.select([work], [], [], CHILD_SECONDS)[0] or os.getppid() != supernode:
+            continue
+        process = os.fork()
+        if process == 0:
+            os.close(work)
+            _end(executor.run, keeper)
+        while not (ended := os.waitpid(process, os.WNOHANG))[0]:
+            if os.getppid() != supernode:
+                # It would look in vain for its SuperNode for a while; its child sees that it is gone.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(CHILD_SECONDS)
+        # What was said meanwhile is done, or is said again.
+        os.read(work, 65536)
+        if ended[1] and os.getppid() == supernode:
+            raise RunFailed(f"The executor ended with status {os.waitstatus_to_exitcode(ended[1])}.")
 
 
 class Executor:
@@ -105,15 +140,13 @@ class Executor:
         self._address, self._authority, self._secret = address, authority, secret
         self._accept_apps, self._limit = accept_apps, limit
 
-    def run(self, supernode: int) -> None:
-        """Ask until the SuperNode, whose child this is, has ended."""
-        # Who asks all processes to end asks the SuperNode, which says goodbye first; the executor ends with it.
-        for sign in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(sign, signal.SIG_IGN)
+    def run(self, keeper: int) -> None:
+        """Ask until the keeper, whose child this is, has ended, or until nothing has come for a while."""
+        pull_parts_soon()
         # Tries to reach the SuperNode, which would read like those that the SuperNode makes to reach the SuperLink.
         logging.getLogger("flwr").addFilter(_is_no_retry)
-        client, pause = self._client(), ASK_SECONDS
-        while os.getppid() == supernode:
+        client, pause, last = self._client(), ASK_SECONDS, time.monotonic()
+        while os.getppid() == keeper:
             try:
                 token = self._ask(client)
             except Exception as error:  # whatever it is, the SuperNode is asked again
@@ -123,7 +156,10 @@ class Executor:
                 continue
             pause = ASK_SECONDS
             if token:
-                self._work(token, supernode)
+                self._work(token, keeper)
+                last = time.monotonic()
+            elif time.monotonic() - last > REST_SECONDS:
+                return
             else:
                 time.sleep(ASK_SECONDS)
 
@@ -150,7 +186,7 @@ class Executor:
         answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         return str(answer.token) if answer.HasField("task") else ""
 
-    def _work(self, token: str, supernode: int) -> None:
+    def _work(self, token: str, keeper: int) -> None:
         """Fork a child, wait for its end, and load what it has loaded, so that the next one finds it."""
         read, write = os.pipe()
         executor = os.getpid()
@@ -165,7 +201,7 @@ class Executor:
                 if not (more := os.read(read, 65536)):
                     break
                 said += more
-            if time.monotonic() > deadline or os.getppid() != supernode:
+            if time.monotonic() > deadline or os.getppid() != keeper:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
         os.close(read)
@@ -232,12 +268,10 @@ def _is_no_retry(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith((LOST, FOUND))
 
 
-def _end_with(executor: int, leaving: threading.Event) -> None:
+def _end_with(keeper: int) -> None:
     """A SuperNode without its executor answers nothing: it ends, and is started again by whom keeps it running."""
-    os.waitpid(executor, 0)
-    if not leaving.is_set():
-        leaving.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+    os.waitpid(keeper, 0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end(work: Any, *arguments: Any) -> NoReturn:

@@ -94,7 +94,10 @@ def settings_of(tmp_path, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("accepted", [[], ["--accept-apps"]])
 def test_a_node_runs_no_code_that_came_with_a_run(tmp_path, deployment, accepted):
-    """The server's app leaves a mark wherever it is imported; with `--accept-apps` it does."""
+    """The server's app leaves a mark wherever it is imported; with `--accept-apps` it does.
+
+    There is an executor from the first message on until none has come for a minute.
+    """
     settings, data, _ = settings_of(tmp_path, num_server_rounds=1)
     done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "1", *data, *accepted)
     assert done.returncode == 0, done.stderr
@@ -102,15 +105,17 @@ def test_a_node_runs_no_code_that_came_with_a_run(tmp_path, deployment, accepted
     write_app_folder(app, {**settings, "out": str(out.path), "min-nodes": 1})
     with (app / "client_app" / "app.py").open("a") as file:
         file.write(f"\nfrom pathlib import Path as Mark\nMark({str(mark)!r}).write_text('here')\n")
+    assert len(members(deployment, "node-1")) == 2, "no executor before there is a message"
     assert deployment.control.submit(app)
     finished = ("completed", "failed")
     await_condition(lambda: out.summary.exists() and out.read_summary()["status"] in finished)
     assert out.read_summary()["status"] == "completed", deployment.log("node-1").read_text()[-2000:]
     assert mark.exists() == bool(accepted)
+    await_condition(lambda: len(members(deployment, "node-1")) == 2)
 
 
 def members(deployment, name):
-    """SuperNode, executor and, while there is a message, its child: the first started first."""
+    """SuperNode, keeper, executor and, while there is a message, its child: the first started first."""
     found = {}
     for process in deployment.processes(name):
         with contextlib.suppress(OSError):
@@ -124,14 +129,14 @@ def members(deployment, name):
 @pytest.mark.flower
 @pytest.mark.slow
 def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path, deployment):
-    """kill -9 of a child, an executor and a SuperNode, while a run of two nodes goes on."""
+    """kill -9 of a child, an executor, a keeper and a SuperNode, while a run of two nodes goes on."""
     _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=45.0)
     done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
     assert done.returncode == 0, done.stderr
     out = RunDirectory(tmp_path / "run")
     process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
     await_condition(lambda: len(out.rounds()) >= 2)
-    for place, name in [(2, "node-1"), (1, "node-1"), (0, "node-2")]:
+    for place, name in [(3, "node-1"), (2, "node-1"), (1, "node-2"), (0, "node-2")]:
         await_condition(lambda place=place, name=name: len(members(deployment, name)) > place, seconds=60)
         rounds = len(out.rounds())
         with contextlib.suppress(ProcessLookupError, IndexError):  # a child may have ended meanwhile
