@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from bouquet.errors import ConfigError, DataError
+from bouquet.extras import need
 from bouquet.files import write_atomically
 from bouquet.ragged import Ragged
 from data_partition.interactions import Interactions
@@ -73,6 +73,9 @@ def write_shards(
     Raises:
         ConfigError: the users cannot be divided in this way.
     """
+    _refuse_without_packages(f"Writing shards into {folder}")
+    import pandas as pd
+
     homes = assign(interactions.histories.lengths, num_partitions, scheme)
     written = []
     for partition in range(num_partitions):
@@ -110,7 +113,11 @@ def read_shard(folder: Path) -> Shard:
 
     Raises:
         DataError: there is none, or it is damaged.
+        ConfigError: what it is read with is not installed.
     """
+    _refuse_without_packages(f"Reading the shard {folder}")
+    import pandas as pd
+
     try:
         about = json.loads((folder / "shard.json").read_text())
         if about["format"] != _FORMAT:
@@ -141,3 +148,8 @@ def read_shard(folder: Path) -> Shard:
         raise DataError(
             f"{folder} is no shard of a data set, or it is damaged ({error}). Make shards with: bouquet data shard"
         ) from None
+
+
+def _refuse_without_packages(what: str) -> None:
+    for module in ("pandas", "pyarrow"):
+        need(module, what)

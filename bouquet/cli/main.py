@@ -12,6 +12,7 @@ import typer
 from bouquet.cli.deploy_app import deploy, serve
 from bouquet.cli.node_app import node, recommend
 from bouquet.errors import BouquetError
+from bouquet.extras import need
 
 app = typer.Typer(
     help="Federated recommendation on Flower.",
@@ -88,6 +89,7 @@ def diagnose(
     ] = "",
 ) -> None:
     """Spectra, information abundance and overlap of item tables, as means over users."""
+    need("torch", "Looking into item tables")
     from bouquet.cli.diagnose import diagnose_command
 
     diagnose_command(directory, consenting)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.config import DataOptions
-from bouquet.extras import need
 from bouquet.ragged import Ragged, one_after_another, positions
 from bouquet.randomness import Draws, Purpose, Words, draw, uniforms
 from data_partition import decoy_items, evaluation_candidates
@@ -118,8 +117,6 @@ def histories_of_shard(folder: Path, options: DataOptions) -> Histories:
         DataError: the folder holds no shard.
         ConfigError: the run is over other data.
     """
-    for package in ("pandas", "pyarrow"):
-        need(package, f"Reading the shard {folder}")
     from data_partition import read_shard
 
     shard = read_shard(folder)

@@ -182,4 +182,4 @@ class _Block:
 
 @cache
 def _say_once() -> None:
-    print(f"{missing('numba')} Without it local training is several times slower.", file=sys.stderr)
+    print(f"{missing('numba')} Without it nodes of many users train about ten times slower.", file=sys.stderr)

@@ -4,7 +4,7 @@
     ∂L/∂p = Σ_i s_i q_i    ∂L/∂q_i = s_i p
 
 over the rows i of a batch of N samples. It needs nothing but numpy, which is what a device of one person has; a node
-of many users is several times slower with it than compiled. What it does not compute (another model, a method that
+of many users is about ten times slower with it than compiled. What it does not compute (another model, a method that
 changes the loss) is left to the torch backend.
 """
 

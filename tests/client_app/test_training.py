@@ -231,9 +231,8 @@ def test_without_numba_numpy_trains_and_one_line_says_so(monkeypatch, capsys):
     for _ in BACKENDS["numba"](make_task(lengths=[3])):
         pass
     np.testing.assert_array_equal(found["change of item_embedding"], expected["change of item_embedding"])
-    assert capsys.readouterr().err == (
-        'numba is not installed: pip install "bouquet[numba]". Without it local training is several times slower.\n'
-    )
+    said = 'numba is not installed: pip install "bouquet[numba]". '
+    assert capsys.readouterr().err == f"{said}Without it nodes of many users train about ten times slower.\n"
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
