@@ -187,7 +187,11 @@ class Executor:
         return str(answer.token) if answer.HasField("task") else ""
 
     def _work(self, token: str, keeper: int) -> None:
-        """Fork a child, wait for its end, and load what it has loaded, so that the next one finds it."""
+        """Fork a child, wait for its end, and load what it has loaded, so that the next one finds it.
+
+        Raises:
+            RunFailed: the child was killed. The SuperNode may wait for its reply for ever, so all have to end.
+        """
         read, write = os.pipe()
         executor = os.getpid()
         child = os.fork()
@@ -205,7 +209,9 @@ class Executor:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
         os.close(read)
-        os.waitpid(child, 0)
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            raise RunFailed(f"The process of a message was ended by signal {os.WTERMSIG(status)}.")
         # Of use or not: what a child misses it does for itself.
         modules, kernels = pickle.loads(said) if said else ([], [])
         for name in modules:
