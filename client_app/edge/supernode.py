@@ -35,7 +35,7 @@ from bouquet.conditions import Conditions
 from bouquet.engines.app_folder import PACKAGES
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
-from client_app.edge.asking import leave_unless, look_for_messages_often, pull_parts_soon
+from client_app.edge.asking import leave_unless, look_for_messages_often, pull_parts_soon, unless_silent
 
 APP = "bouquet/bouquet"
 # Between two questions of the executor, and of one that waits for a child.
@@ -228,6 +228,8 @@ class Executor:
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        makes = "make_pull_object_fn_protobuf"
+        vars(flower)[makes] = unless_silent(vars(flower)[makes])
         before = set(sys.modules)
         if self._accept_apps:
             # What came with the run stands in the place of what is installed.

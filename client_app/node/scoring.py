@@ -15,7 +15,7 @@ from bouquet.ragged import Ragged, follow_one_another
 from client_app.personalization.base import Given, Personalization
 from client_app.state.row_overrides import OwnRows
 from client_app.training.compiler import row_kernels
-from models import Backbone, is_sequential
+from models import Backbone, MatrixFactorization, is_sequential
 
 
 def scorer(
@@ -44,7 +44,8 @@ def scorer(
 
 def takes_tensors(backbone: Backbone, methods: Sequence[Personalization]) -> bool:
     """Whether a model is more than a product of a user's vector and an item table."""
-    return backbone.kernel != "mf" or any(method.in_loss for method in methods)
+    # Not by its kernel: a backbone that was made from this one may train as it does and score otherwise.
+    return type(backbone).scores is not MatrixFactorization.scores or any(method.in_loss for method in methods)
 
 
 def reads_histories(backbone: Backbone, methods: Sequence[Personalization]) -> bool:
