@@ -15,16 +15,12 @@ from typing import Any
 from bouquet.conditions import FRESH_SECONDS, RESTS, Conditions
 from bouquet.reporting.events import event
 
-Pull = Callable[[str], bytes]
-
 # Of a SuperNode that waits for its reply.
 REPLY_SECONDS = 0.02
 # A SuperNode asks the SuperLink so often while messages come, and as Flower does (3 s) a while after the last one.
 BUSY_SECONDS, BUSY_FOR = 0.2, 60.0
 # A part of a message that is on its way is asked for again after so long, then after twice that, at most the second.
 PART_SECONDS, LATE_PART_SECONDS = 0.02, 1.0
-# A server that dies while it sends leaves a message whose other parts never come; Flower waits two hours for them.
-SILENT_SECONDS = 60.0
 # A reply that the server has not fetched yet is lost when its node leaves: Flower then says that the node is gone.
 LINGER_SECONDS = 10.0
 
@@ -39,29 +35,6 @@ def pull_parts_soon() -> None:
         assert pull.__kwdefaults__
         assert soon.keys() <= pull.__kwdefaults__.keys()
         pull.__kwdefaults__.update(soon)
-
-
-def unless_silent(make: Callable[..., Pull]) -> Callable[..., Pull]:
-    """What makes functions that fetch a part, with an end: they fail once no part has come for `SILENT_SECONDS`."""
-    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
-
-    def made(*arguments: Any) -> Pull:
-        pull, last = make(*arguments), time.monotonic()
-
-        def part(identity: str) -> bytes:
-            nonlocal last
-            try:
-                content = pull(identity)
-            except ObjectUnavailableError:
-                if time.monotonic() - last > SILENT_SECONDS:
-                    raise ObjectPullError(identity, f"no part has come for {SILENT_SECONDS:g} s") from None
-                raise
-            last = time.monotonic()
-            return content
-
-        return part
-
-    return made
 
 
 def look_for_messages_often(work: Callable[[], None]) -> None:

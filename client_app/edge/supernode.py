@@ -35,11 +35,13 @@ from bouquet.conditions import Conditions
 from bouquet.engines.app_folder import PACKAGES
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
-from client_app.edge.asking import leave_unless, look_for_messages_often, pull_parts_soon, unless_silent
+from client_app.edge.asking import leave_unless, look_for_messages_often, pull_parts_soon
 
 APP = "bouquet/bouquet"
 # Between two questions of the executor, and of one that waits for a child.
 ASK_SECONDS, CHILD_SECONDS = 0.1, 0.2
+# What a child has left to end by itself when the next message is there.
+END_SECONDS = 2.0
 # An executor gives back the memory that it has filled after so long without a message.
 REST_SECONDS = 60.0
 # After a failure the executor asks again after a second, and then later and later.
@@ -145,10 +147,10 @@ class Executor:
         pull_parts_soon()
         # Tries to reach the SuperNode, which would read like those that the SuperNode makes to reach the SuperLink.
         logging.getLogger("flwr").addFilter(_is_no_retry)
-        client, pause, last = self._client(), ASK_SECONDS, time.monotonic()
+        client, pause, last, token = self._client(), ASK_SECONDS, time.monotonic(), ""
         while os.getppid() == keeper:
             try:
-                token = self._ask(client)
+                token = token or self._ask(client)
             except Exception as error:  # whatever it is, the SuperNode is asked again
                 pause = min(max(2 * pause, 1.0), _LONGEST_PAUSE)
                 print(f"The executor cannot ask its SuperNode ({error}); next try in {pause:.0f} s.", file=sys.stderr)
@@ -156,7 +158,7 @@ class Executor:
                 continue
             pause = ASK_SECONDS
             if token:
-                self._work(token, keeper)
+                token = self._work(client, token, keeper)
                 last = time.monotonic()
             elif time.monotonic() - last > REST_SECONDS:
                 return
@@ -186,9 +188,15 @@ class Executor:
         answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         return str(answer.token) if answer.HasField("task") else ""
 
-    def _work(self, token: str, keeper: int) -> None:
+    def _work(self, client: Any, token: str, keeper: int) -> str:
         """Fork a child, wait for its end, and load what it has loaded, so that the next one finds it.
 
+        A SuperNode has one message at a time. When it offers another it has the reply, or has given the message up, as
+        when its server died while it sent: some parts never come, and the child would wait for hours. So the child is
+        ended.
+
+        Returns:
+            what the SuperNode offered meanwhile, or "".
         Raises:
             RunFailed: the child was killed. The SuperNode may wait for its reply for ever, so all have to end.
         """
@@ -199,19 +207,26 @@ class Executor:
             os.close(read)
             _end(self._answer, token, executor, write)
         os.close(write)
-        said, deadline = b"", time.monotonic() + self._limit
+        said, deadline, following = b"", time.monotonic() + self._limit, ""
         while True:
             if select.select([read], [], [], CHILD_SECONDS)[0]:
                 if not (more := os.read(read, 65536)):
                     break
                 said += more
+            elif not following:
+                with contextlib.suppress(Exception):
+                    following = self._ask(client)
+                if following:
+                    deadline = min(deadline, time.monotonic() + END_SECONDS)
             if time.monotonic() > deadline or os.getppid() != keeper:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
         os.close(read)
         status = os.waitpid(child, 0)[1]
         if os.WIFSIGNALED(status):
-            raise RunFailed(f"The process of a message was ended by signal {os.WTERMSIG(status)}.")
+            if not following:
+                raise RunFailed(f"The process of a message was ended by signal {os.WTERMSIG(status)}.")
+            return following
         # Of use or not: what a child misses it does for itself.
         modules, kernels = pickle.loads(said) if said else ([], [])
         for name in modules:
@@ -222,14 +237,13 @@ class Executor:
 
             with contextlib.suppress(Exception):
                 compiler.load(kernels)
+        return following
 
     def _answer(self, token: str, executor: int, write: int) -> None:
         from flwr.supernode.runtime import run_clientapp as flower
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        makes = "make_pull_object_fn_protobuf"
-        vars(flower)[makes] = unless_silent(vars(flower)[makes])
         before = set(sys.modules)
         if self._accept_apps:
             # What came with the run stands in the place of what is installed.

@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from bouquet.engines.app_folder import write_app_folder
 from bouquet.engines.processes import marked_processes
 from bouquet.errors import ConfigError
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.edge import asking
 from client_app.edge.asking import pull_parts_soon
 from client_app.edge.supernode import APP, installed_app
 from client_app.training import compiler
@@ -41,7 +39,6 @@ def test_flower_is_as_the_executor_has_it():
     assert waits == ["time.sleep(3)", "time.sleep(0.5)", "time.sleep(0.5)"]
     # Looked up by its name, in whose place stands what asks the conditions first.
     assert "run_id = _pull_and_store_message(" in lines
-    assert "make_pull_object_fn_protobuf(client.PullObject" in inspect.getsource(run_clientapp.pull_task_input)
     for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
         assert {"initial_backoff", "backoff_cap", "max_tries_per_object"} <= pull.__kwdefaults__.keys()
     assert TaskType.CLIENT_APP == "flwr-clientapp"
@@ -67,22 +64,6 @@ def test_parts_of_a_message_are_asked_for_soon_again():
     finally:
         for name, defaults in before.items():
             getattr(inflatable_utils, name).__kwdefaults__.update(defaults)
-
-
-def test_parts_that_never_come_are_given_up_once_none_has_come_for_a_while(monkeypatch):
-    """Of two parts one is there; the other is asked for until nothing has come for .2 s, and not for two hours."""
-    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
-
-    def there(identity):
-        if identity == "a":
-            return b"x"
-        raise ObjectUnavailableError(identity)
-
-    monkeypatch.setattr(asking, "SILENT_SECONDS", 0.2)
-    begin = time.monotonic()
-    with pytest.raises(ObjectPullError, match=r"no part has come for 0\.2 s"):
-        pull_objects(["a", "b"], asking.unless_silent(lambda: there)(), initial_backoff=0.02)
-    assert time.monotonic() - begin > 0.2
 
 
 @pytest.mark.parametrize(("app", "version"), [("acme/bouquet", __version__), (APP, "99.0.0")])
