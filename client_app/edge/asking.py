@@ -81,3 +81,31 @@ def leave_unless(conditions: Conditions) -> None:
         return run
 
     vars(flower)["_pull_and_store_message"] = asked
+
+
+def leave_after_a_lost_message() -> None:
+    """Have the SuperNode end when it has given up a message, for example because its run is over.
+
+    The task of that message stays, and what comes of it in the end would be sent in the place of the next reply, and
+    every reply after it one message late. Who keeps the SuperNode running starts it again with nothing of that.
+    """
+    from flwr.supernode import start_client_internal as flower
+
+    pull = vars(flower)["_pull_and_store_message"]
+
+    def pulled(*, receive: Callable[[], Any], **given: Any) -> int | None:
+        came = False
+
+        def received() -> Any:
+            nonlocal came
+            found = receive()
+            came = found is not None
+            return found
+
+        run = pull(receive=received, **given)
+        if run is None and came:
+            print("A message was given up; this SuperNode ends, to be started anew.", flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run
+
+    vars(flower)["_pull_and_store_message"] = pulled

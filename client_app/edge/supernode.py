@@ -35,7 +35,7 @@ from bouquet.conditions import Conditions
 from bouquet.engines.app_folder import PACKAGES
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
-from client_app.edge.asking import leave_unless, look_for_messages_often, pull_parts_soon
+from client_app.edge.asking import leave_after_a_lost_message, leave_unless, look_for_messages_often, pull_parts_soon
 
 APP = "bouquet/bouquet"
 # Between two questions of the executor, and of one that waits for a child.
@@ -79,6 +79,7 @@ def main(arguments: list[str]) -> None:
     pull_parts_soon()
     threading.Thread(target=_end_with, args=(keeper,), daemon=True).start()
     look_for_messages_often(lambda: _say(working))
+    leave_after_a_lost_message()
     if given.only_when:
         leave_unless(Conditions(given.only_when))
     # Through a pipe: a file would be left with the secret in it when this process is killed.
