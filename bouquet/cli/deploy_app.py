@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bouquet.cli.node_app import Apps, Clip, Decoys, KeepSeries, Noise, Secret, Updates
+from bouquet.cli.node_app import Apps, Clip, Decoys, KeepSeries, Noise, OnlyWhen, Poll, RestPoll, Secret, Updates
 
 deploy = typer.Typer(help="A federation of real processes: TLS, registered nodes, gRPC.", no_args_is_help=True)
 serve = typer.Typer(help="One role of a deployment, in the foreground: for containers and services.")
@@ -167,9 +167,13 @@ def serve_node(
     accept_updates: Updates = None,
     keep_series: KeepSeries = None,
     accept_apps: Apps = None,
+    only_when: OnlyWhen = None,
+    poll_interval: Poll = None,
+    rest_poll_interval: RestPoll = None,
 ) -> None:
     """A SuperNode with a part of a data set."""
     from bouquet.cli.serve import node_command
+    from bouquet.engines.polling import Polling, polling_settings
     from bouquet.policy import settings_of
 
     policy = settings_of(
@@ -182,7 +186,8 @@ def serve_node(
         accept_apps=accept_apps,
     )
     places = {"shard": shard, "partition": partition, "data_dir": data_dir, "data_file": data_file}
-    node_command(superlink, keys, state, health, **places, policy=policy)
+    polling = Polling.of(polling_settings(poll_interval, rest_poll_interval))
+    node_command(superlink, keys, state, health, **places, policy=policy, only_when=only_when or (), polling=polling)
 
 
 @serve.command("check")

@@ -36,12 +36,14 @@ def node_command(
     time_column: str,
     policy: Mapping[str, str],
     only_when: Sequence[str] | None = None,
+    polling: Mapping[str, str] | None = None,
 ) -> None:
     """Run a device until it is ended.
 
     Args:
         policy: what of `bouquet.policy` was given this time; the rest stays as it was.
         only_when: conditions for taking part; None: as before.
+        polling: what of `bouquet.engines.polling` was given this time.
 
     Raises:
         ConfigError: something that is needed was not given, or the device is running already.
@@ -49,7 +51,7 @@ def node_command(
     """
     if not superlink:
         raise ConfigError("Say where the SuperLink is: bouquet node --superlink HOST:PORT --data FILE --state DIR")
-    given = {"item_column": item_column, "time_column": time_column, **policy}
+    given = {"item_column": item_column, "time_column": time_column, **policy, **(polling or {})}
     if only_when is not None:
         # An empty one takes back those that were given before.
         Conditions(chosen := [command for command in only_when if command]).refuse_unknown()
@@ -214,11 +216,13 @@ def keys_of(state: Path, settings: Mapping[str, str]) -> Path:
 
 def _keys(state: Path, settings: dict[str, str], authority: Path | None) -> Path:
     folder = keys_of(state, settings)
-    if "keys" not in settings:
+    own = "keys" not in settings
+    if own and not all((folder / f"{name}.key").exists() for name in ("node", "local", "state")):
+        # Here, so that a device that has its keys does without what makes them.
         from bouquet.deployment.keys import make_node_keys
 
-        if make_node_keys(folder):
-            print(f"New keys. The operator lets this device in with {folder / 'node.pub'}.")
+        make_node_keys(folder)
+        print(f"New keys. The operator lets this device in with {folder / 'node.pub'}.")
     if authority:
         write_atomically(folder / "ca.crt", authority.read_bytes())
     if not (folder / "ca.crt").exists():
@@ -229,6 +233,7 @@ def _keys(state: Path, settings: dict[str, str], authority: Path | None) -> Path
 def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Command and environment of the device's SuperNode."""
     # Here, so that `bouquet recommend` does without.
+    from bouquet.engines.polling import Polling
     from bouquet.engines.ports import free_port
     from bouquet.engines.release import EXECUTOR_POLL, quiet_environment, supernode_command
 
@@ -242,6 +247,12 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**quiet_environment(), **EXECUTOR_POLL, "FLWR_HOME": str(state.absolute() / "flower"), "PATH": path}
-    return supernode_command(
-        superlink, keys.absolute(), config, free_port(), only_when=conditions_of(settings)
-    ), environment
+    command = supernode_command(
+        superlink,
+        keys.absolute(),
+        config,
+        free_port(),
+        only_when=conditions_of(settings),
+        polling=Polling.of(settings),
+    )
+    return command, environment

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bouquet.engines.polling import BUSY, REST, Polling
 from bouquet.errors import ConfigError
 
 node = typer.Typer(help="One person's device: trains on its own file, recommends offline.", invoke_without_command=True)
@@ -36,6 +37,24 @@ Apps = Annotated[
     typer.Option("--accept-apps/--accept-own-app", help="Run the code that comes with a run, not what is installed."),
 ]
 
+Poll = Annotated[
+    float | None,
+    typer.Option(
+        f"--{BUSY}", help=f"Seconds between two questions for work while there is some; else {Polling.busy:g}."
+    ),
+]
+RestPoll = Annotated[
+    float | None, typer.Option(f"--{REST}", help=f"The same while there is none; else {Polling.rest:g}.")
+]
+OnlyWhen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only-when",
+        metavar="CONDITION",
+        help="Take part only when this says yes: charging, idle, or a command by exit status 0; can be repeated, "
+        "and '' takes all back.",
+    ),
+]
 State = Annotated[Path, typer.Option("--state", help="Folder of everything that the device remembers.")]
 Superlink = Annotated[str, typer.Option("--superlink", help="HOST:PORT where SuperNodes connect.")]
 STATE = Path("state")
@@ -63,20 +82,15 @@ def run_node(
     accept_catalogue_bytes: CatalogueBytes = None,
     keep_series: KeepSeries = None,
     accept_apps: Apps = None,
-    only_when: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only-when",
-            metavar="CONDITION",
-            help="Take part only when this says yes: charging, idle, or a command by exit status 0; can be repeated, "
-            "and '' takes all back.",
-        ),
-    ] = None,
+    only_when: OnlyWhen = None,
+    poll_interval: Poll = None,
+    rest_poll_interval: RestPoll = None,
 ) -> None:
     """Take part in a federation with one history. Connects outwards only, and again after a loss."""
     if context.invoked_subcommand:
         return
     from bouquet.cli.node import node_command
+    from bouquet.engines.polling import polling_settings
     from bouquet.policy import settings_of
 
     policy = settings_of(
@@ -90,7 +104,8 @@ def run_node(
         keep_series=keep_series,
         accept_apps=accept_apps,
     )
-    node_command(superlink, data, state, ca, keys, user, item_column, time_column, policy, only_when or None)
+    polling = polling_settings(poll_interval, rest_poll_interval)
+    node_command(superlink, data, state, ca, keys, user, item_column, time_column, policy, only_when or None, polling)
 
 
 @node.command()

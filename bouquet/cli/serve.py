@@ -1,7 +1,7 @@
 """`bouquet serve`: one role of a deployment, in the foreground, with TLS and keys.
 
-A node becomes Flower's own process. The SuperLink and the executor run beside the gate and the tunnel of
-`bouquet.deployment.tunnel`, and both end together.
+A node becomes Flower's own process; one with conditions is started whenever they hold. The SuperLink and the executor
+run beside the gate and the tunnel of `bouquet.deployment.tunnel`, and both end together.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bouquet.conditions import Conditions
 from bouquet.config import Scalar
-from bouquet.deployment.supervise import Program, run_once
+from bouquet.deployment.supervise import Listener, Program, run_once, supervise
 from bouquet.deployment.tunnel import LOOPBACK, ROLES, Gate, Tunnel
 from bouquet.engines import release
+from bouquet.engines.polling import Polling
 from bouquet.engines.ports import free_port, is_healthy
 from bouquet.engines.processes import GRACE_SECONDS, Tree
 from bouquet.errors import ConfigError, RunFailed
@@ -61,11 +63,17 @@ def node_command(
     data_dir: str = "",
     data_file: str = "",
     policy: Mapping[str, str] | None = None,
+    only_when: Sequence[str] = (),
+    polling: Polling | None = None,
 ) -> None:
     """Become a SuperNode with its own shard, or with a part of a data set that lies here as a whole.
 
+    Args:
+        only_when: conditions for taking part, as `bouquet.conditions` has them.
     Raises:
-        ConfigError: a key is missing, the part is none, or both a shard and another place of data were named.
+        ConfigError: a key is missing, the part is none, a condition is none, or both a shard and another place of data
+            were named.
+        KeyboardInterrupt: a node with conditions was asked to end.
         DataError: the shard is none.
     """
     _require(keys, "ca.crt", "node.key", "local.crt", "local.key", "state.key")
@@ -88,7 +96,13 @@ def node_command(
     }
     config |= {key: str(Path(path).absolute()) for key, path in paths.items() if path}
     config |= policy or {}
-    _become(release.supernode_command(superlink, keys, config, free_port(), health))
+    command = release.supernode_command(superlink, keys, config, free_port(), health, only_when, polling)
+    if only_when:
+        conditions = Conditions(only_when)
+        conditions.refuse_unknown()
+        supervise(Program(command, _environment()), _Rests(), conditions)
+    else:
+        _become(command)
 
 
 def check_command(address: str, keys: Path | None) -> None:
@@ -123,13 +137,32 @@ def _require(keys: Path, *names: str) -> None:
 
 
 def _run(command: Sequence[str], beside: Mapping[str, str]) -> None:
-    environment = {**release.quiet_environment(), **release.EXECUTOR_POLL, **beside}
-    if status := run_once(Program(command, environment)):
+    if status := run_once(Program(command, {**_environment(), **beside})):
         raise SystemExit(status)
 
 
 def _become(command: Sequence[str]) -> None:
     # What a role starts ends with it, even if it is killed; a SuperNode says goodbye first.
     tree = Tree(grace=GRACE_SECONDS, become=True)
-    environment = {**release.quiet_environment(), **release.EXECUTOR_POLL, **tree.environment}
-    os.execvpe(command[0], list(command), environment)
+    os.execvpe(command[0], list(command), {**_environment(), **tree.environment})
+
+
+def _environment() -> dict[str, str]:
+    return {**release.quiet_environment(), **release.EXECUTOR_POLL}
+
+
+class _Rests(Listener):
+    """Says for which reason a node takes no part, and when it does again."""
+
+    def __init__(self) -> None:
+        self._rests = False
+
+    def rests(self, reason: str) -> None:
+        if not self._rests:
+            print(f"Resting: {reason}.", flush=True)
+        self._rests = True
+
+    def starts(self) -> None:
+        if self._rests:
+            print("All conditions hold: taking part again.", flush=True)
+        self._rests = False

@@ -8,10 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bouquet.config import Scalar
+from bouquet.engines.polling import Polling
 from bouquet.errors import ConfigError
 from bouquet.policy import Policy
+
+if TYPE_CHECKING:  # a device at rest does without pydantic
+    from bouquet.config import Scalar
 
 # ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 CLIENT_RAISED = 2
@@ -111,6 +115,7 @@ def supernode_command(
     port: int,
     health: str = "",
     only_when: Sequence[str] = (),
+    polling: Polling | None = None,
 ) -> list[str]:
     """A SuperNode with its executor: outgoing TLS to the SuperLink, its own key, and TLS on the loopback between both.
 
@@ -120,6 +125,7 @@ def supernode_command(
         node_config: what the ClientApp finds in `context.node_config`.
         port: free port on the loopback.
         only_when: conditions for taking part, as `bouquet.conditions` has them.
+        polling: how often it asks for messages; None: as usual.
     """
     command = [sys.executable, "-m", "client_app.edge.supernode", "--superlink", superlink]
     command += ["--root-certificates", str(keys / "ca.crt")]
@@ -129,6 +135,7 @@ def supernode_command(
         command.append("--accept-apps")
     # One word each: a command may begin with a hyphen.
     command += [f"--only-when={condition}" for condition in only_when]
+    command += polling.words() if polling else []
     command += ["--node-config", node_config_text(node_config)]
     return command + (["--health-server-address", health] if health else [])
 

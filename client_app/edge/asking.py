@@ -13,12 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from bouquet.conditions import FRESH_SECONDS, RESTS, Conditions
+from bouquet.engines.polling import Polling
 from bouquet.reporting.events import event
 
 # Of a SuperNode that waits for its reply.
 REPLY_SECONDS = 0.02
-# A SuperNode asks the SuperLink so often while messages come, and as Flower does (3 s) a while after the last one.
-BUSY_SECONDS, BUSY_FOR = 0.2, 60.0
+# So long after the last message a SuperNode still asks as often as while messages come.
+BUSY_FOR = 60.0
 # A part of a message that is on its way is asked for again after so long, then after twice that, at most the second.
 PART_SECONDS, LATE_PART_SECONDS = 0.02, 1.0
 # A reply that the server has not fetched yet is lost when its node leaves: Flower then says that the node is gone.
@@ -37,11 +38,12 @@ def pull_parts_soon() -> None:
         pull.__kwdefaults__.update(soon)
 
 
-def look_for_messages_often(work: Callable[[], None]) -> None:
+def look_for_messages_often(work: Callable[[], None], polling: Polling) -> None:
     """Have the SuperNode look for its reply often, and for messages as long as some have come lately.
 
     Args:
         work: called again and again while the reply to a message is waited for.
+        polling: how often it looks for messages.
     """
     from flwr.supernode import start_client_internal as flower
 
@@ -54,7 +56,7 @@ def look_for_messages_often(work: Callable[[], None]) -> None:
             work()
             time.sleep(REPLY_SECONDS)
         else:
-            time.sleep(BUSY_SECONDS if time.monotonic() - last < BUSY_FOR else seconds)
+            time.sleep(polling.busy if time.monotonic() - last < BUSY_FOR else polling.rest)
 
     vars(flower)["time"] = SimpleNamespace(sleep=sleep)
 

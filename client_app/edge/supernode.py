@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 from bouquet import __version__
 from bouquet.conditions import Conditions
 from bouquet.engines.app_folder import PACKAGES
+from bouquet.engines.polling import BUSY, REST, Polling
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
 from client_app.edge.asking import leave_after_a_lost_message, leave_unless, look_for_messages_often, pull_parts_soon
@@ -52,12 +53,15 @@ def main(arguments: list[str]) -> None:
     """Run a SuperNode with its executor; ends as the SuperNode does.
 
     Args:
-        arguments: of `flower-supernode`, and `--accept-apps`, `--only-when` and `--message-seconds`.
+        arguments: of `flower-supernode`, and `--accept-apps`, `--only-when`, `--message-seconds`, `--poll-interval` and
+            `--rest-poll-interval`.
     """
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--accept-apps", action="store_true")
     own.add_argument("--only-when", action="append", default=[])
     own.add_argument("--message-seconds", type=float, default=3600.0)
+    own.add_argument(f"--{BUSY}", type=float, default=Polling.busy, dest="busy")
+    own.add_argument(f"--{REST}", type=float, default=Polling.rest, dest="rest")
     own.add_argument("--host", default="127.0.0.1")
     own.add_argument("--port", default="")
     own.add_argument("--ssl-ca-certfile", default="")
@@ -78,7 +82,7 @@ def main(arguments: list[str]) -> None:
 
     pull_parts_soon()
     threading.Thread(target=_end_with, args=(keeper,), daemon=True).start()
-    look_for_messages_often(lambda: _say(working))
+    look_for_messages_often(lambda: _say(working), Polling(given.busy, given.rest))
     leave_after_a_lost_message()
     if given.only_when:
         leave_unless(Conditions(given.only_when))
