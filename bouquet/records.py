@@ -121,7 +121,23 @@ def values_of(array: Array, name: str) -> NDArray[Any]:
     Raises:
         WireError: the bytes are no such array.
     """
-    data = array.data
+    values = _parsed(array.data, name)
+    if array.shape != values.shape or array.dtype != values.dtype.name:
+        raise WireError(f"array '{name}' cannot be read (it is not of the type and shape that it claims)")
+    return values
+
+
+def array_of(data: bytes, name: str) -> Array:
+    """The array whose bytes these are, as `pack` makes them.
+
+    Raises:
+        WireError: they are of none.
+    """
+    values = _parsed(data, name)
+    return Array(values.dtype.name, values.shape, "numpy.ndarray", data)
+
+
+def _parsed(data: bytes, name: str) -> NDArray[Any]:
     begin = len(_MAGIC) + _LENGTH
     end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
     header = _HEADER.fullmatch(data[begin:end]) if data.startswith(_MAGIC) and end <= len(data) else None
@@ -131,8 +147,6 @@ def values_of(array: Array, name: str) -> NDArray[Any]:
     shape = tuple(int(size) for size in header["shape"].split(b",") if size.strip())
     if len(data) - end != dtype.itemsize * math.prod(shape):
         raise WireError(f"array '{name}' cannot be read (it has {len(data) - end} bytes for the shape {list(shape)})")
-    if array.shape != shape or array.dtype != dtype.name:
-        raise WireError(f"array '{name}' cannot be read (it is not of the type and shape that it claims)")
     values = np.frombuffer(data, dtype, math.prod(shape), end) if len(data) > end else np.zeros(0, dtype)
     return values.reshape(shape, order="F" if header["by_columns"] == b"True" else "C")
 

@@ -13,9 +13,10 @@ from bouquet.reporting.events import event
 from bouquet.wire import EvaluateRequest, RosterRequest, TrainRequest
 from client_app.edge.growing_history import is_device
 from client_app.edge.handlers import after_evaluation, after_training, before_training, device_node, device_roster
+from client_app.folding import unfolding
 from client_app.side import Node, node_of
 
-app = ClientApp()
+app = ClientApp(mods=[unfolding])
 
 
 @app.query("roster")

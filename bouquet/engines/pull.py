@@ -19,6 +19,7 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from bouquet.engines.release import CLIENT_RAISED
+from bouquet.folding import unfolded
 
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
@@ -42,9 +43,14 @@ def pull(grid: Grid, most_bytes: Mapping[str, int]) -> list[Message]:
     """
     if not most_bytes:
         return []
-    if hasattr(grid, "_runtime_client"):
+    if is_remote(grid):
         return _pull_measured(grid, most_bytes)  # type: ignore[arg-type]
     return list(grid.pull_messages(list(most_bytes)))
+
+
+def is_remote(grid: Grid) -> bool:
+    """Whether nodes are behind a SuperLink elsewhere, and not in this process or Flower's simulation."""
+    return hasattr(grid, "_runtime_client")
 
 
 def _pull_measured(grid: HttpGrid, most_bytes: Mapping[str, int]) -> list[Message]:
@@ -125,6 +131,8 @@ def _put_together(grid: HttpGrid, metadata: Any, tree: Any, most: int) -> Messag
     message = inflate_object_from_contents(metadata.message_id, contents)
     if not isinstance(message, Message) or message.metadata.reply_to_message_id != metadata.reply_to_message_id:
         raise _Refused("the reply claims to answer another message than it does")
+    if message.has_content():
+        message.content = unfolded(message.content)
     message.metadata.__dict__.update(_message_id=metadata.message_id, _src_node_id=metadata.src_node_id)
     return message
 

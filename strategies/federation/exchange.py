@@ -10,6 +10,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from bouquet.engines.pull import pull
+from bouquet.engines.push import push
 from strategies.federation.replies import Sent
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 1.0
@@ -81,7 +82,7 @@ class Exchange:
         pace = wait if isinstance(wait, Pace) else Pace(wait)
         pace.begin()
         start = time.monotonic()
-        accepted = [identity for identity in self._grid.push_messages([item.message for item in sent]) if identity]
+        accepted = [identity for identity in push(self._grid, [item.message for item in sent]) if identity]
         pending = {item.message.metadata.message_id: len(item.users) for item in sent}
         pending = {identity: users for identity, users in pending.items() if identity in set(accepted)}
         most_bytes = {item.message.metadata.message_id: item.most_bytes for item in sent}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bouquet.catalogue import Catalogue
 from bouquet.cells import Cells
 from bouquet.engines.pull import pull
+from bouquet.engines.push import push
 from bouquet.errors import RunFailed, WireError
 from bouquet.wire import MOST_ROSTER_BYTES, Update
 from strategies.federation.replies import Failure, not_from
@@ -173,7 +174,7 @@ class Membership:
         ]
         now = time.monotonic()
         if messages:
-            for identity, message in zip(self._grid.push_messages(messages), messages, strict=True):
+            for identity, message in zip(push(self._grid, messages), messages, strict=True):
                 if identity:
                     node = message.metadata.dst_node_id
                     self._asked[identity] = (node, now, gone[node])

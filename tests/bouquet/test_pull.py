@@ -21,6 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.superlink.grid import HttpGrid
 
 from bouquet.engines.pull import inflated_bytes, pull
+from bouquet.folding import folded
 
 
 class Store:
@@ -75,6 +76,17 @@ def test_an_honest_reply_comes_as_flower_makes_it():
     assert message.metadata.reply_to_message_id == "asked-1"
     assert message.metadata.src_node_id == 5
     assert store.confirmed == [store.tree.object_id]
+
+
+def test_a_folded_reply_comes_unfolded_and_a_damaged_one_is_an_error_of_its_node():
+    whole = reply({"q": Array(np.arange(5.0))})
+    content, whole.content = whole.content, folded(whole.content)
+    (message,) = pull(OverTheNetwork(Store(whole)), {"asked-1": 10**4})
+    assert dict(message.content.array_records) == dict(content.array_records)
+    broken = reply({"q": Array(np.arange(5.0))})
+    broken.content = RecordDict({"config": ConfigRecord({"folded": b"garbage"})})
+    (message,) = pull(OverTheNetwork(Store(broken)), {"asked-1": 10**4})
+    assert message.error.reason.startswith("its reply cannot be put together (WireError: the head of a folded message")
 
 
 def test_equal_chunks_are_counted_as_often_as_they_stand():
