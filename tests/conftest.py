@@ -7,8 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import bouquet.installed
+
+# A busy machine is no failure.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 # The tests are about what this repository has; a package with a method that happens to be installed has its own.
 bouquet.installed.entries = lambda group: []

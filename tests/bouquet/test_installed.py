@@ -200,7 +200,7 @@ def python(folder, code, *arguments):
     """Run code where the distribution `theirs` is installed, in a process of its own."""
     path = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(REPOSITORY)!r}]"
     command = [sys.executable, "-c", f"{path}; {code}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=folder)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=folder)
 
 
 @pytest.fixture

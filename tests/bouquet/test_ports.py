@@ -43,4 +43,4 @@ def test_silence_counts_only_when_it_lasts(monkeypatch):
     with server(port):
         assert answering()
     assert answering()
-    await_condition(lambda: not answering(), seconds=30)
+    await_condition(lambda: not answering(), seconds=60)

@@ -98,9 +98,9 @@ def test_a_tree_ends_when_its_owner_is_killed(folder, grace, whom):
     assert len(marked_processes(TREE_MARK, mark)) == 4
     (os.kill if whom == "the owner" else os.killpg)(owner.pid, signal.SIGKILL)
     owner.wait()
-    await_condition(none_left(mark), seconds=20)
-    await_condition(lambda: not folder.exists(), seconds=20)
-    await_condition(lambda: watcher_of(mark) == [], seconds=20)
+    await_condition(none_left(mark), seconds=60)
+    await_condition(lambda: not folder.exists(), seconds=60)
+    await_condition(lambda: watcher_of(mark) == [], seconds=60)
 
 
 @needs_proc
@@ -113,7 +113,7 @@ def test_an_owner_ends_its_tree_itself_even_without_the_watcher(folder):
     time.sleep(0.2)
     assert watcher_of(mark) == [watcher]
     os.kill(watcher, signal.SIGKILL)
-    owner.communicate("\n", timeout=60)
+    owner.communicate("\n", timeout=300)
     assert owner.returncode == 0
     assert none_left(mark)()
     assert not folder.exists()
@@ -125,7 +125,7 @@ def test_what_a_role_has_started_ends_with_it():
     assert len(marked_processes(TREE_MARK, mark)) == 3
     os.kill(role.pid, signal.SIGKILL)
     role.wait()
-    await_condition(none_left(mark), seconds=20)
+    await_condition(none_left(mark), seconds=60)
 
 
 @needs_proc
@@ -138,7 +138,7 @@ def test_what_a_supervisor_supervises_ends_with_it():
     assert len(marked_processes(TREE_MARK, mark)) == 4
     os.kill(supervisor.pid, signal.SIGKILL)
     supervisor.wait()
-    await_condition(none_left(mark), seconds=20)
+    await_condition(none_left(mark), seconds=60)
 
 
 @needs_proc
@@ -153,7 +153,7 @@ def test_a_process_that_keeps_becoming_another_program_is_ended_too(tmp_path):
         members = Members(mark, os.getsid(0))
         try:
             end_all(lambda members=members, leader=process.pid: members.find([leader]), grace=0)
-            assert process.wait(timeout=20) == -signal.SIGKILL
+            assert process.wait(timeout=300) == -signal.SIGKILL
         finally:
             process.kill()
             process.wait()
@@ -194,8 +194,8 @@ def test_processes_that_wrote_over_their_environment_are_ended_too(how, grace):
     assert all(is_running(number) for number in started)
     if how == "killed":
         os.kill(holder.pid, signal.SIGKILL)
-    holder.communicate("\n", timeout=60)
-    await_condition(lambda: not any(is_running(number) for number in started), seconds=20)
+    holder.communicate("\n", timeout=300)
+    await_condition(lambda: not any(is_running(number) for number in started), seconds=60)
     assert beside.poll() is None, "what another process of the owner's session has started is not the tree's"
     beside.kill()
     beside.wait()

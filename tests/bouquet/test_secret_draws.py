@@ -236,7 +236,7 @@ def test_what_draws_without_a_key_does_not_load_the_cipher():
         "import sys, data_partition, bouquet.sealing, bouquet.secret_draws;"
         "print([name for name in sys.modules if name.startswith('cryptography')])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert found.stdout == "[]\n"
 
 

@@ -73,7 +73,7 @@ def start(*arguments: str, cwd: Path, home: Path) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str]) -> Ended:
     """Wait for a process to end."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return Ended(process.returncode, out, err)
 
 

@@ -152,7 +152,7 @@ def test_every_embedding_size(optimizer, embedding_size, batch_size):
 items = st.lists(st.integers(0, 11), max_size=9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     users=st.lists(st.tuples(items.map(lambda drawn: sorted(set(drawn))), items), min_size=1, max_size=4),
     batch_size=st.integers(1, 20),

@@ -81,7 +81,7 @@ def test_a_version_that_the_server_goes_on_from_is_read_whatever_came_after(tmp_
         read(tmp_path, 6, 5, 6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lost=st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=12),
     every=st.integers(1, 5),
@@ -144,7 +144,7 @@ def test_damage_is_an_error_that_names_the_file(tmp_path, name, damage):
         read(tmp_path, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     size=st.integers(1, 60_000), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 31), seed=st.integers(0, 9)
 )

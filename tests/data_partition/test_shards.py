@@ -42,7 +42,7 @@ def test_a_shard_knows_the_published_split(tmp_path):
         assert len(here.test.values)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 50),
     nodes=st.integers(1, 12),

@@ -33,7 +33,7 @@ def log_of(deployment, rounds):
         said = subprocess.run(command, env=control.environment, cwd=control.home, capture_output=True, text=True).stdout
         return f"round {rounds}/" in said
 
-    await_condition(is_there, seconds=60)
+    await_condition(is_there, seconds=120)
     return said
 
 

@@ -363,7 +363,7 @@ def test_recommending_needs_no_model_no_flower_and_little_time(tmp_path):
     )
     command = [sys.executable, "-c", code, str(devices[0])]
     begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
     assert time.perf_counter() - begin < 5, "a fraction of a second on an idle machine"

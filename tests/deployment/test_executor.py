@@ -137,14 +137,14 @@ def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path
     process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
     await_condition(lambda: len(out.rounds()) >= 2)
     for place, name in [(3, "node-1"), (2, "node-1"), (1, "node-2"), (0, "node-2")]:
-        await_condition(lambda place=place, name=name: len(members(deployment, name)) > place, seconds=60)
+        await_condition(lambda place=place, name=name: len(members(deployment, name)) > place, seconds=120)
         rounds = len(out.rounds())
         with contextlib.suppress(ProcessLookupError, IndexError):  # a child may have ended meanwhile
             os.kill(members(deployment, name)[place], signal.SIGKILL)
         await_condition(lambda rounds=rounds: len(out.rounds()) > rounds + 1, seconds=240)
         await_condition(lambda: out.rounds()[-1]["users"] == 40, seconds=240)
     os.kill(process.pid, signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert process.returncode == 130, stderr
     deployment.down()
     assert marked_processes(MARK, str(deployment.folder)) == []

@@ -87,7 +87,7 @@ def test_a_served_node_rests_while_its_condition_says_no(tmp_path):
         await_condition(lambda: "All conditions hold: taking part again." in log.read_text())
         await_condition(lambda: supernodes() > 0)
         os.kill(node.pid, signal.SIGTERM)
-        assert node.wait(timeout=60) == 130
+        assert node.wait(timeout=300) == 130
         await_condition(lambda: marked_processes(MARK, mark) == [])
     finally:
         end_all(lambda: marked_processes(MARK, mark))

@@ -230,5 +230,5 @@ def test_a_node_is_not_the_operator_and_the_operator_runs(tmp_path, keys, start)
 
     # Gate and SuperLink end together.
     superlink.terminate()
-    assert superlink.wait(timeout=60) == 130
+    assert superlink.wait(timeout=300) == 130
     assert listeners(port) == set()

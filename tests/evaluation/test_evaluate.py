@@ -53,7 +53,7 @@ def _ragged(rows: list[np.ndarray]) -> Ragged:
     return Ragged.from_lengths([len(row) for row in rows], np.concatenate(rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), num_items=st.integers(8, 10), most_held_out=st.sampled_from([1, 2]))
 def test_equals_the_definitions(seed, num_items, most_held_out):
     world = World(seed, 4, num_items, most_held_out, num_negatives=3)
@@ -72,7 +72,7 @@ def test_equals_the_definitions(seed, num_items, most_held_out):
                 assert found == pytest.approx([expected[name] for name in METRICS])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), most_held_out=st.sampled_from([1, 12]), block_users=st.integers(1, 9))
 def test_order_of_users_and_blocks_do_not_matter(seed, most_held_out, block_users):
     world = World(seed, 8, 60, most_held_out, num_negatives=20)
@@ -82,7 +82,7 @@ def test_order_of_users_and_blocks_do_not_matter(seed, most_held_out, block_user
     np.testing.assert_array_equal(again, whole[order])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), most_held_out=st.sampled_from([1, 12]), value=st.floats(-1e300, 1e300))
 def test_excluded_items_can_never_matter(seed, most_held_out, value):
     world = World(seed, 8, 60, most_held_out, num_negatives=20)

@@ -68,7 +68,7 @@ def test_holm_by_hand():
         holm([np.nan])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_lies_between_nothing_and_bonferroni(p_values):
     adjusted = holm(p_values)

@@ -46,7 +46,7 @@ class Installation:
 def wheel(source: Path, out: Path) -> Path:
     """Build a wheel without the network."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(out), str(source)], check=True, timeout=200)
+    subprocess.run([*command, "--wheel-dir", str(out), str(source)], check=True, timeout=300)
     return next(out.glob("*.whl"))
 
 
@@ -64,10 +64,10 @@ def installed():
         shutil.copy(REPOSITORY / file, folder / "source")
     shutil.copytree(EXAMPLE, folder / "example", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
     wheels = [wheel(folder / name, folder / f"{name}-wheel") for name in ("source", "example")]
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=100)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=300)
     python = folder / "venv" / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*install, *map(str, wheels)], check=True, timeout=200)
+    subprocess.run([*install, *map(str, wheels)], check=True, timeout=300)
     # After installing, so that pip sees nothing of the other environment. A folder named in a .pth file comes after
     # site-packages, and .pth files inside it, such as that of an editable checkout, are not read.
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

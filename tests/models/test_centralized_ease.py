@@ -69,7 +69,7 @@ def test_it_solves_the_constrained_least_squares(train):
     assert (np.diag(found) == 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     users=st.integers(1, 40),
     items=st.integers(2, 40),

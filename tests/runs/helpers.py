@@ -69,7 +69,7 @@ def start_bouquet(*arguments: str, environment: dict[str, str] | None = None) ->
     )
 
 
-def await_condition(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def await_condition(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not condition():

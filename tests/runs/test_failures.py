@@ -219,7 +219,7 @@ def test_a_full_disk_fails_the_run_in_words(small_disk, strategy):
     await_condition(lambda: len(out.rounds()) >= 1)
     with (small_disk / "film").open("wb") as film, pytest.raises(OSError, match="No space left"):
         film.write(bytes(2**26))
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "No space left on device" in error.strip().splitlines()[-1]
     assert out.read_summary()["status"] in ("failed", "running")
@@ -243,7 +243,7 @@ def test_ctrl_c_stops_the_run_and_says_how_to_go_on(tmp_path, sign):
     process = start_bouquet("run", "--engine", "local", *pairs(given), "--out", str(out.path))
     await_condition(lambda: len(out.rounds()) >= 3)
     os.kill(process.pid, sign)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 130, stderr
     assert stdout.strip().splitlines()[-1] == f"Go on with: bouquet run -c 'resume=\"{out.path}\"'"
     assert out.read_summary()["status"] == "stopped"

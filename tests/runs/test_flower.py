@@ -109,7 +109,7 @@ def test_ctrl_c_ends_flower_too(tmp_path, short_folder):
         await_condition(lambda: len(out.rounds()) >= 2)
         assert processes_below(short_folder) != []
         os.kill(process.pid, signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=300)
     finally:
         end_all(lambda: processes_below(short_folder))
     assert process.returncode == 130, stderr
@@ -131,8 +131,8 @@ def test_a_killed_run_leaves_no_process_and_no_folder_and_goes_on_exactly(tmp_pa
         assert len(processes_below(short_folder)) > 3
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        await_condition(lambda: processes_below(short_folder) == [], seconds=30)
-        await_condition(lambda: list(short_folder.iterdir()) == [], seconds=30)
+        await_condition(lambda: processes_below(short_folder) == [], seconds=60)
+        await_condition(lambda: list(short_folder.iterdir()) == [], seconds=60)
     finally:
         end_all(lambda: processes_below(short_folder))
         process.communicate()
@@ -166,7 +166,7 @@ def test_plain_flwr_run_works_from_the_checkout(tmp_path, short_folder):
         changed = f'num-server-rounds=2 out="{out.path}" state-dir="{tmp_path}/state" strategy="fcf"'
         federation = "num-supernodes=3 client-resources-num-cpus=1"
         command = ["flwr", "run", ".", "mine", "--run-config", changed, "--federation-config", federation, "--stream"]
-        done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
         await_condition(lambda: out.summary.exists() and out.read_summary()["status"] != "running")
         summary = out.read_summary()
         assert summary["status"] == "completed", done.stdout + done.stderr
@@ -178,7 +178,7 @@ def test_plain_flwr_run_works_from_the_checkout(tmp_path, short_folder):
         assert f"completed after round 2; best round {summary['best_round']}: test HR@10 " in done.stdout
     finally:
         superlink.send_signal(signal.SIGTERM)
-        superlink.wait(timeout=30)
+        superlink.wait(timeout=300)
         end_all(lambda: processes_below(short_folder))
 
 

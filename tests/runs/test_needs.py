@@ -140,7 +140,7 @@ def test_fedca_for_fifty_thousand_users_is_refused_in_seconds(tmp_path):
     program = limit + "from bouquet.cli.main import main; main()"
     arguments = ["run", "--engine", "local", "--out", str(tmp_path / "run"), *pairs(settings)]
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 1
     assert done.stderr.startswith("fedca on 4 nodes for 50,000 users with tables of 1,000 x 16 needs about ")

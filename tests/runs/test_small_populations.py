@@ -115,14 +115,14 @@ def test_what_a_disguise_needs_takes_no_part_in_training(tmp_path, backbone):
 
 
 @given(data=st.data())
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_any_few_users_give_the_same_run_however_they_are_spread(tmp_path_factory, data):
     any_run(tmp_path_factory, data)
 
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 def test_many_more_few_users(tmp_path_factory, data):
     any_run(tmp_path_factory, data)
 

@@ -141,7 +141,7 @@ def test_clusters_of_users_who_are_alike(method):
 
 @pytest.mark.parametrize("method", ["k-means", "mean-shift"])
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_users_can_be_clustered(method, data):
     """One user, two, all alike, some alike, alike but for rounding; few or many dimensions, any scale and place."""
     different = data.draw(st.integers(1, 8), label="different")

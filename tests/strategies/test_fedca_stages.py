@@ -224,7 +224,6 @@ def test_a_user_with_all_vectors_is_one_with_itself():
             np.testing.assert_allclose(found, 1.0, rtol=0, atol=1e-14)
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_no_sign_of_a_vector_matters(seed):
     source = np.random.default_rng(seed)
@@ -237,7 +236,6 @@ def test_no_sign_of_a_vector_matters(seed):
         assert (found <= 1).all()
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_greedy_does_not_see_the_order_of_vectors(seed):
     source = np.random.default_rng(seed)
@@ -347,7 +345,7 @@ def test_limits_of_the_terms():
     np.testing.assert_array_equal(found, np.eye(10)[complementarity.argmax(axis=1)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seeds, st.integers(1, 12), st.floats(0, 3), st.floats(0, 3), st.sampled_from(["eq5", "eq8"]), st.booleans())
 def test_rows_are_weights_and_users_have_no_order(seed, users, alpha, beta, objective, capped):
     similarity, complementarity, sizes = random_round(seed, users)

@@ -58,7 +58,6 @@ def test_projections_by_hand(y, cap, expected):
     np.testing.assert_allclose(programme(len(y), cap).solve(np.array(y)), expected, rtol=0, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(rows, caps)
 def test_optimality_conditions(y, share):
     """On the simplex no weight can move from v (w_v > 0) to u (w_u < cap) and lower ½‖w − y‖².
@@ -79,7 +78,7 @@ def test_optimality_conditions(y, share):
         assert may_grow.min() >= may_shrink.max() - 1e-9
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(rows, caps.map(lambda share: None if share is None else round(share, 1)))
 def test_solver_and_projection_agree(y, share):
     y = np.array(y)
@@ -103,14 +102,12 @@ def test_solver_and_projection_agree_on_many_users(cap):
         assert abs(solved.sum() - 1.0) <= 1e-14
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=20))
 def test_a_point_of_the_simplex_stays(values):
     p = np.array(values) / np.sum(values)
     np.testing.assert_allclose(project_rows(p[None])[0], p, rtol=0, atol=1e-15)
 
 
-@settings(deadline=None)
 @given(st.lists(ordinary, min_size=1, max_size=12), st.randoms(use_true_random=False), st.floats(-100.0, 100.0), caps)
 def test_order_and_a_constant_do_not_matter(values, random, constant, share):
     y, cap = np.array(values), cap_of(share, len(values))
@@ -119,7 +116,6 @@ def test_order_and_a_constant_do_not_matter(values, random, constant, share):
     np.testing.assert_allclose(project_rows(y[None, order] + constant, cap)[0], weights[order], rtol=0, atol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(ordinary, ordinary), min_size=1, max_size=12), caps)
 def test_projections_are_no_further_apart_than_their_points(pairs, share):
     y = np.array(pairs).T

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -100,7 +100,6 @@ def histories_of(matrix) -> Ragged:
 
 
 @given(matrices(), st.integers(1, 6), st.sampled_from([0.0, 0.3, 2.0]))
-@settings(deadline=None)
 def test_scores_are_those_of_the_paper_with_all_data_in_one_place(matrix, rank, mixture):
     users, items = matrix.shape
     rank = min(rank, items)
@@ -118,7 +117,6 @@ def test_scores_are_those_of_the_paper_with_all_data_in_one_place(matrix, rank, 
 
 
 @given(matrices(), st.integers(0, 2**32))
-@settings(deadline=None)
 def test_nodes_change_no_bit_of_a_sum(matrix, seed):
     """Nor of G̃. Eigenvectors of equal matrices are equal but for what LAPACK makes of where they lie in memory."""
     users, items = matrix.shape
