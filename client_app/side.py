@@ -118,7 +118,28 @@ def node_of(run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar])
     return _node(tuple(sorted(run_config.items())), tuple(sorted(node_config.items())))
 
 
+Items = tuple[tuple[str, Scalar], ...]
+_built: list[tuple[Items, Items]] = []
+
+
+def last_built() -> tuple[Items, Items] | None:
+    """Of which settings the last node of this process was built, so that another process can build it beforehand."""
+    return _built[-1] if _built else None
+
+
+def build(run_items: Items, node_items: Items) -> None:
+    """Have this node ready, and none that was ready before.
+
+    Raises:
+        ConfigError, DataError: as `node_of`.
+    """
+    if last_built() != (run_items, node_items):
+        _node.cache_clear()
+        _node(run_items, node_items)
+
+
 @lru_cache(maxsize=64)
-def _node(run_items: tuple[tuple[str, Scalar], ...], node_items: tuple[tuple[str, Scalar], ...]) -> Node:
+def _node(run_items: Items, node_items: Items) -> Node:
+    _built[:] = [(run_items, node_items)]
     settings = parsed(dict(run_items))
     return node_at(settings, place_of(settings.run, dict(node_items)))

@@ -124,7 +124,7 @@ def _put_together(grid: HttpGrid, metadata: Any, tree: Any, most: int) -> Messag
 
     # A reply's parts follow it: Flower would wait for a second or more before it asks again.
     contents = pull_objects(
-        list(objects), fetch_within, initial_backoff=0.02, backoff_cap=1.0, max_tries_per_object=None
+        list(objects), fetch_within, initial_backoff=0.02, backoff_cap=0.2, max_tries_per_object=None
     )
     if (size := inflated_bytes(contents)) > most:
         raise _Refused(f"the reply would have {size} bytes where at most {most} make sense")

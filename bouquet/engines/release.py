@@ -86,7 +86,7 @@ def superlink_command(
     Raises:
         ConfigError: nodes shall have an address of their own, and this release has none for them.
     """
-    command = ["flower-superlink", "--host", host, "--port", str(port)]
+    command = [sys.executable, "-m", "bouquet.engines.superlink", "--host", host, "--port", str(port)]
     if has_fleet_port():
         command += ["--fleet-api-address", fleet]
     elif fleet != f"{host}:{port}":

@@ -20,8 +20,8 @@ from bouquet.reporting.events import event
 REPLY_SECONDS = 0.02
 # So long after the last message a SuperNode still asks as often as while messages come.
 BUSY_FOR = 60.0
-# A part of a message that is on its way is asked for again after so long, then after twice that, at most the second.
-PART_SECONDS, LATE_PART_SECONDS = 0.02, 1.0
+# A part of a message that is on its way is asked for again after so long, then after twice that, at most so long.
+PART_SECONDS, LATE_PART_SECONDS = 0.02, 0.2
 # A reply that the server has not fetched yet is lost when its node leaves: Flower then says that the node is gone.
 LINGER_SECONDS = 10.0
 

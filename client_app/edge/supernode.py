@@ -3,9 +3,9 @@
 Flower starts a Python process for every message, which imports everything anew, installs the app that the server has
 sent, and runs it. Here a second process is forked off before anything of Flower is imported, the keeper. When there is
 a message it forks a third, the executor, which asks the SuperNode for work as Flower's SuperExec does, and forks a
-child for each message, one at a time, that finds imported and compiled what the children before it needed. When no
-message has come for a while the executor ends: a device at rest is small. A child runs the ClientApp that is installed
-on this machine, and no code that came with a run, unless `--accept-apps` was given.
+child for each message, one at a time, that finds imported, compiled and read what the children before it needed. When
+no message has come for a while the executor ends: a device at rest is small. A child runs the ClientApp that is
+installed on this machine, and no code that came with a run, unless `--accept-apps` was given.
 
 Before it takes a message a SuperNode asks the conditions of its owner (`--only-when`). If one says no, it says goodbye
 to the SuperLink and ends: nobody waits for what it does not do, and who keeps it running starts it again in time.
@@ -233,7 +233,7 @@ class Executor:
                 raise RunFailed(f"The process of a message was ended by signal {os.WTERMSIG(status)}.")
             return following
         # Of use or not: what a child misses it does for itself.
-        modules, kernels = pickle.loads(said) if said else ([], [])
+        modules, kernels, built = pickle.loads(said) if said else ([], [], None)
         for name in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
@@ -242,6 +242,11 @@ class Executor:
 
             with contextlib.suppress(Exception):
                 compiler.load(kernels)
+        if built:
+            from client_app import side
+
+            with contextlib.suppress(Exception):
+                side.build(*built)
         return following
 
     def _answer(self, token: str, executor: int, write: int) -> None:
@@ -271,7 +276,9 @@ class Executor:
             if not self._accept_apps:
                 new = [name for name in tuple(sys.modules) if name not in before]
                 compiler = sys.modules.get("client_app.training.compiler")
-                os.write(write, pickle.dumps((new, compiler.in_use() if compiler else [])))
+                side = sys.modules.get("client_app.side")
+                built = side.last_built() if side else None
+                os.write(write, pickle.dumps((new, compiler.in_use() if compiler else [], built)))
 
 
 def installed_app(app: str, version: str, _: str) -> Any:

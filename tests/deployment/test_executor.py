@@ -2,8 +2,11 @@
 
 import contextlib
 import inspect
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +84,24 @@ def test_kernels_are_handed_from_process_to_process(tmp_path):
     assert {name for name, _, _ in used} >= {"kernels"}
     compiler.load(used)
     assert compiler.in_use() == used
+
+
+def test_what_a_child_has_read_is_ready_for_the_next_one(tmp_path):
+    """As the executor does it: of the settings that the child says, and only of these."""
+    code = (
+        "import json, sys; from client_app import side; run, node = json.loads(sys.stdin.read())\n"
+        "items = [tuple(sorted(part.items())) for part in (run, node)]\n"
+        "assert side.last_built() is None\n"
+        "first = side.node_of(run, node)\n"
+        "assert side.last_built() == tuple(items)\n"
+        "side.build(*items); assert side.node_of(run, node) is first\n"
+        "side.build(tuple(sorted({**run, 'seed': 1}.items())), items[1])\n"
+        "assert side.node_of(run, node) is not first and side._node.cache_info().currsize == 2\n"
+    )
+    node = {"partition-id": 0, "num-partitions": 2, "state-dir": str(tmp_path / "state")}
+    given = json.dumps([small_settings(tmp_path), node])
+    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def settings_of(tmp_path, **changes):
