@@ -158,12 +158,14 @@ class LocalDeployment:
             RunFailed: a SuperNode ended, or did not come in time.
         """
         deadline = time.monotonic() + START_SECONDS
-        nodes = self.plan.nodes
+        nodes, missing = self.plan.nodes, list(names)
         while True:
             online = {str(node["node-id"]) for node in self.control.nodes() if node["status"] == "online"}
-            missing = [name for name in names if nodes[name].node_id not in online]
+            before, missing = missing, [name for name in missing if nodes[name].node_id not in online]
             if not missing:
                 return
+            if len(missing) < len(before):  # many nodes on few cores come one after another
+                deadline = time.monotonic() + START_SECONDS
             for name in missing:
                 if not self.processes(name):
                     raise RunFailed(f"The SuperNode {name} ended.{last_words(self.log(name))}")
