@@ -1,30 +1,33 @@
 """A node's own part of a data set as a folder, which holds no other node's users.
 
-interactions.parquet   user, item: the users of this part, each oldest first; held_out, where the set has a split
-catalogue.csv          item, title: all items of the data set, in the order of their numbers
-shard.json             which part of what this is
+interactions.csv   user, item: the users of this part, each oldest first; held_out (0 or 1), where the set has a split
+catalogue.csv      item, title: all items of the data set, in the order of their numbers
+shard.json         which part of what this is, and a digest of each of the two
 
-A run over shards gives the numbers of one over the whole set: users are known by their raw ids, items by the catalogue.
+A node reads it with what every device has, so without pandas. A run over shards gives the numbers of one over the whole
+set: users are known by their raw ids, items by the catalogue.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bouquet.errors import ConfigError, DataError
-from bouquet.extras import need
-from bouquet.files import write_atomically
+from bouquet.files import digest_of, write_atomically
 from bouquet.ragged import Ragged
 from data_partition.interactions import Interactions
 from data_partition.partition import assign
 
-_FORMAT = 2
-"""1: events of equal time in the order of the file."""
+_FORMAT = 3
+"""1: events of equal time in the order of the file; 2: in Parquet."""
+_INTERACTIONS, _CATALOGUE = "interactions.csv", "catalogue.csv"
 
 
 def _of_the_data(settings: Mapping[str, object]) -> list[str]:
@@ -73,9 +76,6 @@ def write_shards(
     Raises:
         ConfigError: the users cannot be divided in this way.
     """
-    _refuse_without_packages(f"Writing shards into {folder}")
-    import pandas as pd
-
     homes = assign(interactions.histories.lengths, num_partitions, scheme)
     written = []
     for partition in range(num_partitions):
@@ -83,15 +83,17 @@ def write_shards(
         histories = interactions.histories.take(here)
         part = folder / str(partition + 1)
         part.mkdir(parents=True, exist_ok=True)
-        table = pd.DataFrame(
-            {
-                "user": interactions.user_ids[here][histories.row_of_value].astype(str),
-                "item": interactions.item_ids[histories.values].astype(str),
-            }
-        )
+        columns: dict[str, Sequence[object]] = {
+            "user": interactions.user_ids[here][histories.row_of_value].tolist(),
+            "item": interactions.item_ids[histories.values].tolist(),
+        }
         if interactions.held_out is not None:
-            table["held_out"] = interactions.held_out[homes[interactions.histories.row_of_value] == partition]
-        catalogue = pd.DataFrame({"item": interactions.item_ids.astype(str), "title": interactions.titles})
+            held_out = interactions.held_out[homes[interactions.histories.row_of_value] == partition]
+            columns["held_out"] = held_out.astype(int).tolist()
+        files = {
+            _INTERACTIONS: _csv(columns),
+            _CATALOGUE: _csv({"item": interactions.item_ids.tolist(), "title": interactions.titles}),
+        }
         about = {
             "format": _FORMAT,
             "partition": partition,
@@ -99,9 +101,10 @@ def write_shards(
             "has_time": interactions.has_time,
             "dropped_users": interactions.dropped_users,
             "settings": {key: settings[key] for key in _of_the_data(settings)},
+            "digests": {name: digest_of(content) for name, content in files.items()},
         }
-        write_atomically(part / "interactions.parquet", table.to_parquet(index=False))
-        write_atomically(part / "catalogue.csv", catalogue.to_csv(index=False).encode())
+        for name, content in files.items():
+            write_atomically(part / name, content)
         # Last, because a folder without it is no shard.
         write_atomically(part / "shard.json", json.dumps(about, indent=2) + "\n")
         written.append(part)
@@ -113,35 +116,29 @@ def read_shard(folder: Path) -> Shard:
 
     Raises:
         DataError: there is none, or it is damaged.
-        ConfigError: what it is read with is not installed.
     """
-    _refuse_without_packages(f"Reading the shard {folder}")
-    import pandas as pd
-
     try:
         about = json.loads((folder / "shard.json").read_text())
         if about["format"] != _FORMAT:
             raise DataError(f"{folder} is a shard of another version of this program; make it anew.")
-        catalogue = pd.read_csv(folder / "catalogue.csv", dtype=str, keep_default_na=False)
-        table = pd.read_parquet(folder / "interactions.parquet")
-        items = catalogue["item"].to_numpy(np.str_)
-        number = pd.Series(np.arange(len(items)), index=items)
-        values = number.loc[table["item"].to_numpy(np.str_)].to_numpy(np.int32)
+        table, catalogue = (_read(folder / name, about["digests"][name]) for name in (_INTERACTIONS, _CATALOGUE))
+        items = np.array(catalogue["item"], dtype=np.str_)
+        number = {item: place for place, item in enumerate(catalogue["item"])}
         # The rows of a user stand together, in the order of users.
-        users = table["user"].to_numpy(np.str_)
+        users = np.array(table["user"], dtype=np.str_)
         begins = np.flatnonzero(np.r_[True, users[1:] != users[:-1]]) if len(users) else np.zeros(0, np.int64)
         lengths = np.diff(np.r_[begins, len(users)])
         interactions = Interactions(
             name=str(about["settings"]["dataset"]),
             user_ids=users[begins],
             item_ids=items,
-            histories=Ragged.from_lengths(lengths, values),
+            histories=Ragged.from_lengths(lengths, np.array([number[item] for item in table["item"]], np.int32)),
             has_time=about["has_time"],
             titles=tuple(catalogue["title"]),
-            rows=len(table),
+            rows=len(users),
             dropped_users=about["dropped_users"],
             repeats=about["settings"]["repeats"],
-            held_out=table["held_out"].to_numpy(np.bool_) if "held_out" in table else None,
+            held_out=np.array(table["held_out"]) == "1" if "held_out" in table else None,
         )
         return Shard(interactions, about["partition"], about["num_partitions"], about["settings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -150,6 +147,22 @@ def read_shard(folder: Path) -> Shard:
         ) from None
 
 
-def _refuse_without_packages(what: str) -> None:
-    for module in ("pandas", "pyarrow"):
-        need(module, what)
+def _csv(columns: Mapping[str, Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    lines.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
+
+
+def _read(path: Path, digest: str) -> dict[str, list[str]]:
+    """The columns of a file of `_csv`.
+
+    Raises:
+        ValueError: it is not the file that was written.
+    """
+    content = path.read_bytes()
+    if digest_of(content) != digest:
+        raise ValueError(f"the digest of {path.name} does not fit")
+    names, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}

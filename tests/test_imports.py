@@ -9,6 +9,9 @@ import json
 
 import pytest
 
+from bouquet.config import DataOptions
+from client_app.node.histories import interactions_of
+from data_partition import write_shards
 from tests.loaded import loaded_by
 
 HEAVY = ("torch", "pandas", "pyarrow", "ray", "cvxpy", "sklearn", "matplotlib")
@@ -54,6 +57,22 @@ def test_a_device_trains_matrix_factorisation_without_torch(tmp_path, strategy, 
     loaded = loaded_by(DEVICE, str(tmp_path), json.dumps(settings))
     assert loaded.isdisjoint(HEAVY)
     assert "numba" in loaded or backend == "numpy"
+
+
+GATEWAY = """
+import json, sys
+import client_app.app
+from client_app.side import node_of
+
+node = node_of(json.loads(sys.argv[2]), {"shard": sys.argv[1], "state-dir": sys.argv[1] + "-state"})
+assert len(node.roster().users) == 300
+"""
+
+
+def test_a_gateway_reads_its_shard_without_pandas(tmp_path):
+    options = DataOptions()
+    part, _ = write_shards(interactions_of(options), 2, "contiguous", options.to_flat(), tmp_path)
+    assert loaded_by(GATEWAY, str(part), json.dumps({"strategy": "fedavg"})).isdisjoint(HEAVY)
 
 
 def test_the_same_device_loads_torch_for_a_network(tmp_path):

@@ -74,7 +74,7 @@ def test_a_shard_has_no_trace_of_other_users(tmp_path):
     first, second = write_shards(whole, 2, "contiguous", DataOptions().to_flat(), tmp_path)
     theirs = set(read_shard(second).interactions.user_ids.tolist())
     assert theirs.isdisjoint(read_shard(first).interactions.user_ids.tolist())
-    assert set(pd.read_parquet(first / "interactions.parquet")["user"]).isdisjoint(theirs)
+    assert set(pd.read_csv(first / "interactions.csv")["user"]).isdisjoint(theirs)
     assert read_shard(first).interactions.titles == whole.titles
 
 
@@ -102,8 +102,18 @@ def test_no_shard_and_a_damaged_one_are_named(tmp_path):
     (part,) = write_shards(data(), 1, "contiguous", DataOptions().to_flat(), tmp_path)
     catalogue = (part / "catalogue.csv").read_text().splitlines(keepends=True)
     (part / "catalogue.csv").write_text("".join(catalogue[:-1]))
-    with pytest.raises(DataError, match="or it is damaged"):
+    with pytest.raises(DataError, match=r"or it is damaged \(the digest of catalogue.csv does not fit\)"):
         read_shard(part)
     (part / "shard.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(DataError, match="another version"):
         read_shard(part)
+
+
+@pytest.mark.parametrize("name", ["u,1", 'u "1"', "u\n1", "ü\r\n1", " "])
+def test_ids_and_titles_of_any_text_come_back(tmp_path, name):
+    table = pd.DataFrame([(name, f"{name}{item}", item) for item in range(5)], columns=["user", "item", "time"])
+    whole = from_table("synthetic", table, titles={f"{name}{item}": f"{item}\n{name}," for item in range(5)})
+    (part,) = write_shards(whole, 1, "contiguous", DataOptions().to_flat(), tmp_path)
+    found = read_shard(part).interactions
+    assert found.user_ids.tolist() == [name]
+    assert (found.item_ids.tolist(), found.titles) == (whole.item_ids.tolist(), whole.titles)
