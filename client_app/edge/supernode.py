@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import importlib
 import logging
 import os
@@ -47,6 +48,8 @@ END_SECONDS = 2.0
 REST_SECONDS = 60.0
 # After a failure the executor asks again after a second, and then later and later.
 _LONGEST_PAUSE = 30.0
+# PR_SET_PDEATHSIG of <linux/prctl.h>.
+_PARENT_DEATH_SIGNAL = 1
 
 
 def main(arguments: list[str]) -> None:
@@ -72,6 +75,7 @@ def main(arguments: list[str]) -> None:
     keeper = os.fork()
     if keeper == 0:
         os.close(working)
+        _end_with_parent(supernode)
         authority = Path(given.ssl_ca_certfile).read_bytes()
         address = f"{given.host}:{given.port}"
         executor = Executor(address, authority, secret, given.accept_apps, given.message_seconds)
@@ -119,6 +123,7 @@ def _keep(executor: Executor, work: int, supernode: int) -> None:
         process = os.fork()
         if process == 0:
             os.close(work)
+            _end_with_parent(keeper)
             _end(executor.run, keeper)
         while not (ended := os.waitpid(process, os.WNOHANG))[0]:
             if os.getppid() != supernode:
@@ -210,6 +215,7 @@ class Executor:
         child = os.fork()
         if child == 0:
             os.close(read)
+            _end_with_parent(executor)
             _end(self._answer, token, executor, write)
         os.close(write)
         said, deadline, following = b"", time.monotonic() + self._limit, ""
@@ -306,6 +312,18 @@ def _end_with(keeper: int) -> None:
     """A SuperNode without its executor answers nothing: it ends, and is started again by whom keeps it running."""
     os.waitpid(keeper, 0)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel kill this forked process when its parent has ended, in whatever it is just then.
+
+    Linux alone has that. Elsewhere each looks again and again who its parent is, which it cannot while it waits for a
+    server that is gone.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that was said
+        os._exit(1)
 
 
 def _end(work: Any, *arguments: Any) -> NoReturn:

@@ -104,6 +104,21 @@ def test_what_a_child_has_read_is_ready_for_the_next_one(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone kills with a parent")
+def test_a_forked_process_ends_with_its_parent_whatever_it_waits_for():
+    """The one that is killed is the parent; what it forked sleeps for an hour, as in a call that never returns."""
+    code = (
+        "import os, time; from client_app.edge import supernode\n"
+        "parent, child = os.getpid(), os.fork()\n"
+        "if child == 0: supernode._end_with_parent(parent); print(os.getpid(), flush=True)\n"
+        "time.sleep(3600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        forked = int(parent.stdout.readline())
+        parent.kill()
+    await_condition(lambda: not Path(f"/proc/{forked}").exists())
+
+
 def settings_of(tmp_path, **changes):
     settings = small_settings(tmp_path, **changes)
     plain = ("embedding-size", "batch-size", *(key.replace("_", "-") for key in changes))
