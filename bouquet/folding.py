@@ -30,8 +30,13 @@ _MOST_DIGITS = 12
 Records = Mapping[str, ArrayRecord]
 
 
-def folded(content: RecordDict) -> RecordDict:
-    """The same content in fewer parts; itself where it has no settings to put them into."""
+def folded(content: RecordDict, before: dict[str, ArrayRecord] | None = None) -> RecordDict:
+    """The same content in fewer parts; itself where it has no settings to put them into.
+
+    Args:
+        before: large records of the messages that were folded before this one, which is added to them. What is the same
+            for all nodes is then in memory once, however many nodes there are.
+    """
     if _CONFIG not in content.config_records:
         return content
     records = dict(content.array_records)
@@ -40,7 +45,7 @@ def folded(content: RecordDict) -> RecordDict:
     if _bytes(records) > MOST_INLINE_BYTES:
         apart["rest"], records = records, {}
     inline = {**content.config_records[_CONFIG], _FOLDED: _joined(records)}
-    parts = {f"{_FOLDED}/{name}": _as_array(_joined(group)) for name, group in apart.items()}
+    parts = {f"{_FOLDED}/{name}": _as_array(_joined(group), name, before) for name, group in apart.items()}
     return RecordDict({_CONFIG: ConfigRecord(inline), **parts})
 
 
@@ -78,8 +83,13 @@ def _bytes(records: Records) -> int:
     return sum(len(array.data) for record in records.values() for array in record.values())
 
 
-def _as_array(content: bytes) -> ArrayRecord:
-    return ArrayRecord({_FOLDED: Array("uint8", (len(content),), _FOLDED, content)})
+def _as_array(content: bytes, name: str, before: dict[str, ArrayRecord] | None) -> ArrayRecord:
+    if before and name in before and before[name][_FOLDED].data == content:
+        return before[name]
+    record = ArrayRecord({_FOLDED: Array("uint8", (len(content),), _FOLDED, content)})
+    if before is not None and name in SAME_FOR_ALL:
+        before[name] = record
+    return record
 
 
 def _joined(records: Records) -> bytes:

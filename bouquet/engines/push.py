@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from bouquet.engines.pull import is_remote
@@ -19,10 +19,10 @@ def push(grid: Grid, messages: Sequence[Message]) -> list[str]:
     """
     if not is_remote(grid):
         return list(grid.push_messages(messages))
-    contents = [message.content for message in messages]
+    contents, before = [message.content for message in messages], dict[str, ArrayRecord]()
     try:
         for message in messages:
-            message.content = folded(message.content)
+            message.content = folded(message.content, before)
         return list(grid.push_messages(messages))
     finally:
         for message, content in zip(messages, contents, strict=True):

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from bouquet.arrays import ArraySpec
 from bouquet.catalogue import Catalogue
+from bouquet.engines.push import push
 from bouquet.engines.release import use_task_identity
 from bouquet.errors import WireError
 from bouquet.folding import MOST_INLINE_BYTES, SAME_FOR_ALL, folded, is_folded, unfolded
@@ -77,6 +78,9 @@ def test_a_round_takes_three_parts_and_large_shared_arrays_are_one_for_all_nodes
     one, other = (folded(request(users, 20_000)) for users in ([1, 2], [3]))
     assert parts_of(one) == 6
     assert one["folded/shared"].object_id == other["folded/shared"].object_id
+    before = {}
+    one, other, large = (folded(request([1], rows), before)["folded/shared"] for rows in (20_000, 20_000, 30_000))
+    assert one is other is not large
     specs = {"q": ArraySpec((300, 16), by_item=True), "b": ArraySpec((300,), by_item=True)}
     back = TrainRequest.decode(unfolded(folded(request([1, 2], 300))), specs)
     np.testing.assert_array_equal(back.versions, [0, 1])
@@ -164,3 +168,26 @@ def test_a_node_answers_as_it_was_asked(fold):
     assert dict(seen[0].array_records) == dict(content.array_records)
     assert is_folded(reply.content) == fold
     assert dict(unfolded(reply.content).array_records) == dict(content.array_records)
+
+
+class Recording:
+    """A grid that remembers what it was given."""
+
+    def push_messages(self, messages):
+        self.contents = [message.content for message in messages]
+        return ["1"] * len(messages)
+
+
+class Remote(Recording):
+    """One with a SuperLink elsewhere, as `is_remote` tells it."""
+
+    _runtime_client = None
+
+
+@pytest.mark.parametrize("kind", [Recording, Remote])
+def test_messages_are_folded_on_their_way_to_other_processes_only(kind):
+    contents = [unfolded(WHOLE), unfolded(WHOLE)]
+    messages, grid = [message_of(content) for content in contents], kind()
+    assert push(grid, messages) == ["1", "1"]
+    assert [is_folded(content) for content in grid.contents] == [kind is Remote] * 2
+    assert all(message.content is content for message, content in zip(messages, contents, strict=True))
