@@ -217,7 +217,7 @@ def keys_of(state: Path, settings: Mapping[str, str]) -> Path:
 def _keys(state: Path, settings: dict[str, str], authority: Path | None) -> Path:
     folder = keys_of(state, settings)
     own = "keys" not in settings
-    if own and not all((folder / f"{name}.key").exists() for name in ("node", "local", "state")):
+    if own and not all((folder / name).exists() for name in ("node.key", "local.key", "state.key")):
         # Here, so that a device that has its keys does without what makes them.
         from bouquet.deployment.keys import make_node_keys
 
