@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bouquet.cli.node_app import Apps, Clip, Decoys, KeepSeries, Noise, OnlyWhen, Poll, RestPoll, Secret, Updates
+from bouquet.engines.polling import Polling, polling_settings
 
 deploy = typer.Typer(help="A federation of real processes: TLS, registered nodes, gRPC.", no_args_is_help=True)
 serve = typer.Typer(help="One role of a deployment, in the foreground: for containers and services.")
@@ -173,7 +174,6 @@ def serve_node(
 ) -> None:
     """A SuperNode with a part of a data set."""
     from bouquet.cli.serve import node_command
-    from bouquet.engines.polling import Polling, polling_settings
     from bouquet.policy import settings_of
 
     policy = settings_of(
@@ -187,7 +187,8 @@ def serve_node(
     )
     places = {"shard": shard, "partition": partition, "data_dir": data_dir, "data_file": data_file}
     polling = Polling.of(polling_settings(poll_interval, rest_poll_interval))
-    node_command(superlink, keys, state, health, **places, policy=policy, only_when=only_when or (), polling=polling)
+    conditions = [condition for condition in only_when or () if condition]
+    node_command(superlink, keys, state, health, **places, policy=policy, only_when=conditions, polling=polling)
 
 
 @serve.command("check")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bouquet.engines.polling import BUSY, REST, Polling
+from bouquet.engines.polling import BUSY, REST, Polling, polling_settings
 from bouquet.errors import ConfigError
 
 node = typer.Typer(help="One person's device: trains on its own file, recommends offline.", invoke_without_command=True)
@@ -90,7 +90,6 @@ def run_node(
     if context.invoked_subcommand:
         return
     from bouquet.cli.node import node_command
-    from bouquet.engines.polling import polling_settings
     from bouquet.policy import settings_of
 
     policy = settings_of(
