@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import gc
 import importlib
 import logging
 import os
@@ -37,7 +38,13 @@ from bouquet.engines.app_folder import PACKAGES
 from bouquet.engines.polling import BUSY, REST, Polling
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
-from client_app.edge.asking import leave_after_a_lost_message, leave_unless, look_for_messages_often, pull_parts_soon
+from client_app.edge.asking import (
+    keep_little_memory,
+    leave_after_a_lost_message,
+    leave_unless,
+    look_for_messages_often,
+    pull_parts_soon,
+)
 
 APP = "bouquet/bouquet"
 # Between two questions of the executor, and of one that waits for a child.
@@ -69,6 +76,7 @@ def main(arguments: list[str]) -> None:
     own.add_argument("--port", default="")
     own.add_argument("--ssl-ca-certfile", default="")
     given, rest = own.parse_known_args(arguments)
+    keep_little_memory()
     secret = secrets.token_bytes(32)
     supernode = os.getpid()
     waiting, working = os.pipe()
@@ -212,6 +220,8 @@ class Executor:
         """
         read, write = os.pipe()
         executor = os.getpid()
+        gc.collect()
+        gc.freeze()
         child = os.fork()
         if child == 0:
             os.close(read)
