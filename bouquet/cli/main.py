@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+import bouquet
+from bouquet import __version__
 from bouquet.cli.deploy_app import deploy, serve
 from bouquet.cli.node_app import node, recommend
 from bouquet.errors import BouquetError
@@ -17,7 +19,6 @@ from bouquet.extras import need
 app = typer.Typer(
     help="Federated recommendation on Flower.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -34,9 +35,20 @@ app.command()(recommend)
 DataDir = Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets; else the cache.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"bouquet {__version__} ({Path(bouquet.__file__).parent.parent})")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
-    """Keeps `bouquet run` a command of its own, however many commands there are."""
+def _commands(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_version, help="The release, and where it is installed."),
+    ] = False,
+) -> None:
+    """Federated recommendation on Flower."""
 
 
 @app.command()
@@ -170,7 +182,7 @@ def main() -> None:
     # Asked to end, a run ends as after Ctrl-C: Flower's processes first, and a folder that says so.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        status = app(standalone_mode=False)
+        status = app(standalone_mode=False, prog_name="bouquet")
     except BouquetError as error:
         print(error, file=sys.stderr)
         status = error.exit_status
