@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # Tests that run at once; many of them start processes of their own.
 WORKERS ?= 2
 
-.PHONY: run check test test-fast lint format bench clean
+.PHONY: run check test test-fast lint format bench docs clean
 
 run: $(VENV)/.installed
 	$(BIN)/bouquet run -c 'strategy="sequential-rules"'
@@ -29,6 +29,9 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

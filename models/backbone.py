@@ -74,7 +74,8 @@ class Backbone(ABC):
         """The logits, and how a gradient goes back from them, written by hand where that is faster than autograd.
 
         Args:
-            private, shared: as for `logits`.
+            private: as for `logits`.
+            shared: as for `logits`.
         Returns:
             [k, heads r] logits, and a function from ∂L/∂logits to name -> ∂L/∂array [k, …]; None where nobody
             wrote it down, and autograd is used.
@@ -85,7 +86,8 @@ class Backbone(ABC):
         """One step of plain SGD in place, array -= rate · ∂L/∂array, where that is cheaper than the gradient itself.
 
         Args:
-            private, shared: as for `logits`.
+            private: as for `logits`.
+            shared: as for `logits`.
             slope: ∂L/∂logits, [k, r].
             rates: name -> learning rate.
         Returns:

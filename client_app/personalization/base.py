@@ -268,7 +268,8 @@ class Personalization:
         """The items as the common table shows them and as the user's own shows them, [k, R, d] each, for diagnostics.
 
         Args:
-            arrays, seen: as for `penalty`.
+            arrays: as for `penalty`.
+            seen: as for `penalty`.
         Returns:
             None where the method has no two such tables.
         """
@@ -303,7 +304,8 @@ class Personalization:
         Args:
             given: as `start` left it, with `own` after training.
             users: [k] keys.
-            positives, negatives: [k] rows of this round's training items.
+            positives: [k] rows of this round's training items.
+            negatives: [k] rows of what they were trained against.
             draws: of noise that protects what is reported.
         """
         return {}
