@@ -6,7 +6,7 @@ then it comes with the run's app, and they do not hold against a server that shi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # `bouquet recommend` does without pydantic
 
 Updates = Literal["any", "sum"]
 
+# What single users tell that follows from the items of their histories; no clip and no noise is on it.
+HISTORY_REPORTS = frozenset({"features", "representation"})
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -24,10 +27,10 @@ class Policy:
 
     Attributes:
         accept_clip: largest update-clip, an L2 norm; 0: any, and none at all.
-        accept_noise: least update-noise, in multiples of the clip.
+        accept_noise: least update-noise, in multiples of the clip; above 0, nothing of histories that has none.
         accept_decoys: least decoy-rows.
         accept_secret_draws: only runs whose draws come from a secret of the node.
-        accept_updates: "sum": no run that wants every user's update on its own.
+        accept_updates: "sum": no run that wants every user's update, or a vector of what it likes, on its own.
         accept_items: most items of a published catalogue.
         accept_catalogue_bytes: most bytes of its items' names and titles together, in UTF-8.
         keep_series: of how many run series private state is kept, those that were used last.
@@ -75,11 +78,12 @@ class Policy:
                 raise ConfigError(f"{_key(field.name)} is no {type(field.default).__name__}: '{value}'.") from None
         return cls(**given)
 
-    def refuse_run(self, run: PrivacyOptions, update: str) -> None:
+    def refuse_run(self, run: PrivacyOptions, update: str, reports: Collection[str] = ()) -> None:
         """Refuse a run that asks for more than the node gives.
 
         Args:
-            update: the kind of update that the run wants, "sum" or "rows".
+            update: the kind of update that the run wants: "rows" is every user's own, all others are sums over users.
+            reports: what single users shall tell beside it.
         Raises:
             ConfigError: says what the run has and what this node accepts.
         """
@@ -92,8 +96,10 @@ class Policy:
             wrong.append(f"decoy-rows of at least {self.accept_decoys} (the run: {run.decoy_rows})")
         if self.accept_secret_draws and not run.secret_draws:
             wrong.append("secret-draws (the run: off)")
-        if self.accept_updates == "sum" and update != "sum":
+        if self.accept_updates == "sum" and update == "rows":
             wrong.append("updates as a sum over its users (the run: every user's own)")
+        if (self.accept_updates == "sum" or self.accept_noise) and (telling := sorted(HISTORY_REPORTS & set(reports))):
+            wrong.append(f"no vectors of single users without noise (the run: {', '.join(telling)})")
         if wrong:
             raise ConfigError(f"The policy of this node asks for {', '.join(wrong)}.")
 

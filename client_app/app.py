@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the asked users for one round."""
     node = _node(context, message)
     request = TrainRequest.decode(message.content, node.shared_specs)
-    _policy(context).refuse_run(node.config, request.update)
+    _policy(context).refuse_run(node.config, request.update, request.reports)
     node.refuse_full_disk(request)
     if is_device(context.node_config):
         before_training(node, context.node_config)
@@ -55,6 +55,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the asked users on what was held out of their histories."""
     node = _node(context, message)
     request = EvaluateRequest.decode(message.content, node.shared_specs)
+    # Metrics are asked for, and no update of any kind.
+    _policy(context).refuse_run(node.config, "sum", request.reports)
     with node.alone(request.series):
         reply = node.evaluate(request)
     if is_device(context.node_config):

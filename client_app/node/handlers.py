@@ -236,7 +236,8 @@ def _evaluate(host: Host, request: EvaluateRequest, state: PrivateState | Prefix
         else:
             given, own_rows = deployed(host, request, state, block, positions), None
         for method in host.methods if request.reports else ():
-            told.add(method.evaluation_reports(given, host.histories.train.take(positions)))
+            # As in training, the server is told of histories with their decoys, if there are any.
+            told.add(method.evaluation_reports(given, host.shown.histories.train.take(positions)))
         for tuning in (method.tuning for method in host.methods if method.tuning is not None):
             given, own_rows = tune(host, given, positions, request.round, tuning)
         found, finite = rank(host, given, positions, request.round, own_rows)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Context, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +15,12 @@ from bouquet.catalogue import Catalogue
 from bouquet.cli.node import _prepared, _supernode
 from bouquet.config import PrivacyOptions
 from bouquet.device import Device
+from bouquet.engines.release import use_task_identity
 from bouquet.errors import ConfigError, RunFailed
 from bouquet.policy import KEYS, Policy, settings_of
-from bouquet.wire import RosterRequest, TrainRequest
+from bouquet.randomness import user_keys
+from bouquet.wire import EVALUATE, TRAIN, EvaluateRequest, RosterRequest, TrainRequest
+from client_app.app import app
 from client_app.node import handlers
 from client_app.node.host import host_of
 from client_app.state.folders import series_folder
@@ -56,7 +60,18 @@ def test_all_that_is_wrong_stands_in_one_sentence_and_sums_are_sums():
     policy = Policy(accept_decoys=3, accept_updates="sum")
     with pytest.raises(ConfigError, match=r"decoy-rows of at least 3 \(the run: 0\), updates as a sum .*\.$"):
         policy.refuse_run(PrivacyOptions(), "rows")
-    Policy(accept_updates="sum").refuse_run(PrivacyOptions(), "sum")
+    for kind in ("sum", "cells"):
+        Policy(accept_updates="sum").refuse_run(PrivacyOptions(), kind)
+
+
+@pytest.mark.parametrize("policy", [{"accept_updates": "sum"}, {"accept_noise": 1.0}])
+def test_no_vector_of_a_history_leaves_where_sums_or_noise_are_asked_for(policy):
+    """It would be the user's own, and has neither clip nor noise."""
+    options = PrivacyOptions(update_clip=1.0, update_noise=1.0)
+    Policy(**policy).refuse_run(options, "sum", ("performance", "seconds"))
+    Policy(accept_clip=1.0).refuse_run(options, "sum", ("representation",))
+    with pytest.raises(ConfigError, match=r"no vectors of single users without noise \(the run: representation\)\.$"):
+        Policy(**policy).refuse_run(options, "sum", ("performance", "representation"))
 
 
 def test_settings_become_a_policy_again():
@@ -146,6 +161,36 @@ def test_a_server_that_says_one_thing_and_asks_another_is_refused_when_it_asks(t
     settings = small_settings(tmp_path, catalogue_file=str(catalogue), min_nodes=3, num_server_rounds=1)
     with pytest.raises(RunFailed, match="updates as a sum over its users"):
         run_here(tmp_path / "run", settings, 3, Lying, devices=devices, policy={"accept-updates": "sum"})
+
+
+@pytest.mark.parametrize("policy", [{"accept-updates": "sum"}, {"accept-noise": "1.0"}])
+@pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
+def test_a_server_cannot_ask_for_a_history_as_a_report(tmp_path, kind, policy):
+    """Ann's interests under a table that names every item: the mean of its rows would be her whole history.
+
+    The server never asked who lives there, so whatever was refused then is of no help.
+    """
+    use_task_identity()
+    ann = write_history(tmp_path / "ann", ITEMS[:12], "ann")
+    Catalogue(tuple(ITEMS), tuple(ITEMS)).save(ann / "catalogue.json")
+    here = {"history": str(ann / "history.csv"), "state-dir": str(ann)}
+    settings = {"strategy": "cf-fedsr", "update-clip": 1.0, "update-noise": 1.0, "embedding-size": len(ITEMS)}
+    users, none = user_keys(["ann"]), np.zeros(1, np.int64)
+    names = {"item_embedding": np.eye(len(ITEMS), dtype=np.float32)}
+
+    def ask(policy):
+        asked = {"shared": names, "personal": {}, "reports": ("representation",)}
+        if kind == TRAIN:
+            request = TrainRequest("s", 1, users, none, none, weights=np.ones(1), **asked)
+        else:
+            request = EvaluateRequest("s", 1, users, none, **asked)
+        message = Message(request.encode(), dst_node_id=1, message_type=kind, group_id="1")
+        message.metadata.__dict__["_message_id"] = "1"
+        return app(message, Context(1, 1, {**here, **policy}, RecordDict(), settings)).content
+
+    assert "representation" in ask({})["reports"]
+    with pytest.raises(ConfigError, match="no vectors of single users without noise"):
+        ask(policy)
 
 
 def test_a_device_remembers_its_policy_and_gives_it_to_its_supernode(tmp_path):

@@ -173,6 +173,19 @@ def test_with_decoys_leaves_what_a_user_who_has_them_would_send(tmp_path, name):
             assert np.array_equal(sent.sums[array].rows, packed.rows), array
 
 
+def test_interests_that_are_told_are_those_of_a_user_who_has_the_decoys(tmp_path):
+    """A table whose rows are names of items tells from a mean of rows which items it is made of."""
+    settings = small_settings(tmp_path, strategy="cf-fedsr", embedding_size=60, cf_fedsr_long_term=60, decoy_rows=5)
+    host = host_of(settings, {})
+    users = np.arange(len(host.identities))
+    names = {"item_embedding": np.eye(60, dtype=np.float32)}
+    request = EvaluateRequest("s", 1, host.identities, 0 * users, names, {}, ("representation",))
+    told = evaluate(host, request).reports["representation"][:, 60:]
+    for user in users:
+        assert np.flatnonzero(told[user]).tolist() == sorted(host.shown.histories.train.row(user).tolist())
+        assert np.count_nonzero(told[user]) == len(host.histories.train.row(user)) + 5
+
+
 def test_what_a_person_keeps_is_trained_without_decoys(tmp_path):
     """Private vectors after a round from the same shared table: those of a run without decoys."""
     settings = small_settings(tmp_path)
