@@ -227,6 +227,12 @@ class RoundOptions(Options):
         description="Nodes of a deployment come back under the ids that they had, as SuperNodes with registered keys "
         "do: over resumes, too, a user stays with the node that first brought it. Nodes of a simulation never do.",
     )
+    users_per_node: int = Field(
+        0,
+        ge=0,
+        description="Most users that a node of a deployment may bring; one that brings more is refused. 0: one where "
+        "there is a catalogue-file, for devices of one person each, and any number elsewhere.",
+    )
     enough_reply_fraction: float = Field(
         1.0,
         gt=0,

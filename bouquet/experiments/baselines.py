@@ -176,7 +176,8 @@ def alone(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     # A plug-in works on what is shared, updates are what protections are for, and the users of one process live on one
     # node, whatever nodes the run had.
     federal = ["personalization", "exchange", "update-clip", "update-noise", "decoy-rows", "secret-draws"]
-    federal += ["partition", "min-nodes", "min-reply-fraction", "enough-reply-fraction", "catalogue-file", "resume"]
+    federal += ["partition", "min-nodes", "min-reply-fraction", "enough-reply-fraction", "users-per-node"]
+    federal += ["catalogue-file", "resume"]
     changed = {**settings, **{key: plain[key] for key in federal}, "checkpoint-every": 0}
     single = METHODS[str(settings["strategy"])].alone
     if single is None:

@@ -127,6 +127,8 @@ class BaseStrategy(Hooks, Strategy):
         """Find the nodes and their users, refuse what cannot be done, and give what the first round starts from."""
         config = self.config
         self.keeps_ids = config.registered_nodes and not simulated
+        # A node of a simulation has its part of a data set.
+        self.most_users = 0 if simulated else config.users_per_node or int(bool(config.catalogue_file))
         chosen = config.update_bound
         self.update_bound = chosen if chosen >= 0 else 0.0 if simulated else _BOUND_OF_DEPLOYMENTS
         resumed = self._checkpoints.read()
@@ -142,6 +144,7 @@ class BaseStrategy(Hooks, Strategy):
             least=1.0 if simulated else config.min_reply_fraction,
             repeats=config.repeats == "keep",
             cells=self.summed,
+            most_users=self.most_users,
         )
         if resumed:
             self._checkpoints.refuse_other_model(resumed)

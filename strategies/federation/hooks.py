@@ -53,6 +53,7 @@ class Hooks:
         best: the best evaluated round so far.
         series: names the private state of this run, and of those that go on with it, on the nodes.
         keeps_ids: whether a node comes back under its id when the run is resumed, so that users can belong to it.
+        most_users: that one node may bring; 0: any number.
         update_bound: the largest change of one user, in multiples of the round's median; 0: any.
         line: what `metrics.jsonl` will say of the round; a method adds to it with `note`.
     """
@@ -71,6 +72,7 @@ class Hooks:
         self.kept_versions: NDArray[np.int64]
         self.checkpoint_round = 0
         self.keeps_ids = False
+        self.most_users = 0
         self.update_bound = 0.0
         self.best = BestRound()
         self.line: dict[str, Any] = {}

@@ -74,6 +74,7 @@ class Membership:
         update: the kind of update that the run asks for.
         repeats: a history may have an item several times.
         cells: the matrices that users give, for a catalogue of so many items.
+        most_users: that one node may bring; 0: any number.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Membership:
         update: Update = "sum",
         repeats: bool = False,
         cells: CellsOf = lambda num_items: {},
+        most_users: int = 0,
     ) -> None:
         self.roster, self._update, self._repeats, self._cells = roster, update, repeats, cells
+        self._most_users = most_users
         # By node, keys of users that it has said shall be forgotten.
         self._forgotten = {node: set(keys.tolist()) for node, keys in roster.forgotten.items()}
         self._grid, self._series, self._catalogue, self._patience = grid, series, catalogue, patience
@@ -210,11 +213,11 @@ class Membership:
         self._rest(server_round)
         while True:
             changes = self.renew()
-            if len(self.roster.present()) < max(least * len(self.roster.users), 1) and self._until:
+            if len(self.roster.present()) < max(least * self.roster.expected(), 1) and self._until:
                 self._until = {}
                 self._rest(server_round)
             handle(changes)
-            count, present = len(self.roster.users), len(self.roster.present())
+            count, present = self.roster.expected(), len(self.roster.present())
             if present > 0 and present >= least * count:
                 return
             if time.monotonic() > deadline:
@@ -231,7 +234,7 @@ class Membership:
             if needs_catalogue(answer, self._catalogue):
                 self._waiting.add(node)
                 return
-            if reason := disagreement(answer, self.roster) or self.roster.foreign(node, answer.users):
+            if reason := disagreement(answer, self.roster) or self.roster.foreign(node, answer.users, self._most_users):
                 raise WireError(reason)
         except WireError as error:
             self._refuse(node, str(error), changes)

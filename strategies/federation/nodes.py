@@ -40,6 +40,7 @@ class Nodes:
             update=strategy.update,
             repeats=strategy.config.repeats == "keep",
             cells=strategy.summed,
+            most_users=strategy.most_users,
         )
 
     def begin(self, server_round: int) -> dict[str, Any]:

@@ -96,10 +96,15 @@ class Roster:
         free = (self.owners == np.uint64(NOWHERE)) & (self.node_of == np.uint64(NOWHERE))
         return np.flatnonzero(np.isin(self.users, keys) & ((self.owners == np.uint64(node)) | free))
 
-    def foreign(self, node: int, keys: Words) -> str:
-        """Why a node must not host these users, or "": one of them belongs to another node."""
+    def expected(self) -> int:
+        """How many users have a node, there or not; a node that has others now is no longer waited for with these."""
+        given_up = (self.node_of == np.uint64(NOWHERE)) & (self.owners != np.uint64(NOWHERE))
+        return len(self.users) - int((given_up & np.isin(self.owners, self.node_of)).sum())
+
+    def foreign(self, node: int, keys: Words, most: int = 0) -> str:
+        """Why a node must not host these users, or "": one belongs to another node, or they are more than `most`."""
         other = np.isin(self.users, keys) & (self.owners != np.uint64(node)) & (self.owners != np.uint64(NOWHERE))
-        return _claim(int(self.users[other][0]), int(self.owners[other][0])) if other.any() else ""
+        return _claim(int(self.users[other][0]), int(self.owners[other][0])) if other.any() else too_many(keys, most)
 
     def heard(self, node: int, answer: RosterReply) -> Roster:
         """The roster after a node said whom it hosts; new users stand at the end, ascending."""
@@ -151,6 +156,17 @@ class Roster:
             node_of=np.concatenate([node_of, self.node_of[rest]]),
             owners=np.concatenate([np.where(owners > NOWHERE, owners, node_of), self.node_of[rest]]),
         )
+
+
+def too_many(users: Words, most: int) -> str:
+    """Why a node must not host so many users, or "".
+
+    Args:
+        most: 0: any number.
+    """
+    return (
+        f"it brings {len(users)} users where a node may have {most} (users-per-node)" if 0 < most < len(users) else ""
+    )
 
 
 def _claim(user: int, owner: int) -> str:
@@ -225,6 +241,7 @@ def await_roster(
     least: float = 1.0,
     repeats: bool = False,
     cells: CellsOf = lambda num_items: {},
+    most_users: int = 0,
 ) -> Roster:
     """Wait until enough nodes are there and have said whom they host.
 
@@ -239,6 +256,7 @@ def await_roster(
             starting.
         repeats: a history may have an item several times.
         cells: the matrices that users give, for a catalogue of so many items.
+        most_users: that one node may bring; 0: any number.
     Raises:
         RunFailed: not enough nodes that can work together came in time.
     """
@@ -270,7 +288,7 @@ def await_roster(
                     answers[node] = answer
             except WireError as error:
                 failures[node] = str(error)
-        together, refused = agreeing(answers, owners or {}, catalogue)
+        together, refused = agreeing(answers, owners or {}, catalogue, most_users)
         refused = failures | refused
         parts = max((answer.num_partitions for answer in together.values()), default=0)
         wanted = max(min_nodes, parts)
@@ -291,7 +309,10 @@ def await_roster(
 
 
 def agreeing(
-    answers: Mapping[int, RosterReply], owners: Mapping[int, int], catalogue: Catalogue | None = None
+    answers: Mapping[int, RosterReply],
+    owners: Mapping[int, int],
+    catalogue: Catalogue | None = None,
+    most_users: int = 0,
 ) -> tuple[dict[int, RosterReply], dict[int, str]]:
     """The nodes that can work together, and why the others cannot.
 
@@ -302,6 +323,7 @@ def agreeing(
     Args:
         answers: by node, in the order in which they came.
         owners: users that belong to a node already: key -> node.
+        most_users: that one node may bring; 0: any number.
     """
     refused: dict[int, str] = {}
     fitting = {node: a for node, a in answers.items() if not catalogue or a.catalogue == catalogue.fingerprint}
@@ -323,6 +345,8 @@ def agreeing(
             refused[node] = _other_parts(answer.num_partitions, divided)
         elif taken is not None:
             refused[node] = _claim(taken, owner_of[taken])
+        elif reason := too_many(answer.users, most_users):
+            refused[node] = reason
         else:
             together[node] = answer
             owner_of |= dict.fromkeys(users, node)

@@ -173,6 +173,36 @@ def test_a_node_that_says_there_are_a_million_others_is_alone(tmp_path):
     assert directory.rounds()[0]["users"] == 26
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_node_that_brings_a_crowd_takes_no_majority_with_it(tmp_path, first):
+    """A thousand users that never train would leave two of 1,002 valid, and end the run of all others."""
+    devices = devices_in(tmp_path)
+    grid = lying({2: claim(*range(1, 1001))}, hidden=set() if first else {2})
+    settings = settings_of(tmp_path, min_nodes=3 if first else 2)
+    plan = {2: lambda fleet: fleet.hidden.clear()}
+    directory = run_here(tmp_path / "run", settings, 3, grid, devices=devices, plan=plan)
+    assert refused(directory) == {1002: "it brings 1000 users where a node may have 1 (users-per-node)"}
+    assert [line["users"] for line in directory.rounds()] == [2] * 6
+
+
+def test_a_node_may_bring_as_many_users_as_the_run_says(tmp_path):
+    devices, grid = devices_in(tmp_path), lying({2: claim(CID, 7)})
+    settings = settings_of(tmp_path, min_nodes=3, users_per_node=2)
+    directory = run_here(tmp_path / "run", settings, 3, grid, devices=devices)
+    assert refused(directory) == {}
+
+
+def test_a_node_that_has_another_user_every_time_is_one_node(tmp_path):
+    """Nobody waits for the users that it no longer has."""
+    names = iter(range(1, 1000))
+    devices, grid = devices_in(tmp_path), lying({2: lambda content: claim(next(names))(content)})
+    settings = settings_of(tmp_path, min_nodes=3, num_server_rounds=12, node_timeout=5.0)
+    directory = run_here(tmp_path / "run", settings, 3, grid, devices=devices)
+    lines = directory.rounds()
+    assert lines[-1]["nodes"]["users"] > 8, "it has had more names than three users have replies"
+    assert all(line["users"] == 2 for line in lines)
+
+
 def test_in_a_simulation_one_node_that_cannot_take_part_fails_the_run(tmp_path):
     class Simulation(Lying):
         simulated = True
