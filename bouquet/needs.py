@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ _GROUPS_OF_PROCESS, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 # The GNU library reserves so many addresses for the heap of a thread.
 _THREAD_ADDRESSES, _THREADS = 2**26, 6
+# A thread's stack, as systems give it by default.
+_STACK_BYTES = 2**23
 
 
 def bytes_of(specs: Specs) -> int:
@@ -68,6 +71,21 @@ def free_memory(*, of_process: bool = True) -> int:
         used = psutil.Process().memory_info().vms
         free.append(max(limit - used - reserved_addresses(), 0))
     return min(free)
+
+
+def hold_to_free_memory() -> None:
+    """Have the kernel refuse this process more than is free now: it fails by itself, and no other is killed for it.
+
+    Linux alone counts what a process fills (`RLIMIT_DATA`); elsewhere nothing is done.
+    """
+    if sys.platform != "linux":
+        return
+    import psutil
+
+    most = psutil.Process().memory_info().data + free_memory() + _STACK_BYTES * ((os.cpu_count() or 1) + _THREADS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    given = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *given]), hard))
 
 
 def reserved_addresses() -> int:

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "server_app": {"server_app", "strategies", "bouquet"},
 }
 WITHOUT_FLOWER = {"data_partition", "models"}
-# A device imports `client_app.app` anew for every message.
+# A device imports `client_app.app` whenever messages come after a rest.
 NEVER_ON_A_DEVICE = {"ray", "matplotlib", "sklearn", "cvxpy", "strategies", "server_app"}
 # What only some models and data sets take.
 ONLY_WHERE_NEEDED = {"torch", "pandas", "pyarrow"}

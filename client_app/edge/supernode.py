@@ -271,9 +271,12 @@ class Executor:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         before = set(sys.modules)
+        from bouquet.needs import hold_to_free_memory  # which the keeper does without
+
+        hold_to_free_memory()
         if self._accept_apps:
             # What came with the run stands in the place of what is installed.
-            for name in before:
+            for name in tuple(sys.modules):
                 if name.split(".")[0] in PACKAGES:
                     del sys.modules[name]
         else:

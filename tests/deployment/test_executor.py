@@ -119,6 +119,20 @@ def test_a_forked_process_ends_with_its_parent_whatever_it_waits_for():
     await_condition(lambda: not Path(f"/proc/{forked}").exists())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone counts what a process fills")
+def test_a_message_that_wants_more_memory_than_is_free_fails_and_nothing_else_does():
+    """With 300 MiB free, 100 MiB can be had and 2 GiB cannot, more than the room for the stacks of threads."""
+    code = (
+        "import numpy as np; from bouquet import needs\n"
+        "needs.free_memory = lambda: 300 * 2**20; needs.os.cpu_count = lambda: 2\n"
+        "needs.hold_to_free_memory(); np.ones(100 * 2**17)\n"
+        "try: np.ones(2**28)\n"
+        "except MemoryError: print('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "refused\n"
+
+
 def settings_of(tmp_path, **changes):
     settings = small_settings(tmp_path, **changes)
     plain = ("embedding-size", "batch-size", *(key.replace("_", "-") for key in changes))
