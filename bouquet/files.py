@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import EPERM
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,15 @@ def private_folder(path: Path) -> Path:
     """A folder of ours into which only its owner looks, made or repaired; folders above it are left as they are.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or somebody else has made it, who looks into it whenever he likes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.stat()
-    if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+    found, us = path.stat(), os.geteuid()
+    # Root may look after another user's folders, and has nothing to hide from its owner.
+    if us not in (0, found.st_uid):
+        raise PermissionError(EPERM, f"it belongs to another user of this machine ({found.st_uid})", str(path))
+    if found.st_mode & 0o077 and found.st_uid == us:
         path.chmod(0o700)
         event("folder closed to others", folder=str(path), mode=f"{found.st_mode & 0o777:04o}")
     return path

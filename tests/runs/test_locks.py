@@ -156,6 +156,18 @@ def test_a_wider_folder_of_ours_is_closed_and_what_lies_in_it_stays(tmp_path):
     assert mode(folder / "file") == 0o600
 
 
+def test_a_folder_that_somebody_else_has_made_is_refused(tmp_path, monkeypatch):
+    """Whose owner may open it again whenever he likes; root looks after the folders of others."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(PermissionError, match=rf"it belongs to another user of this machine \({owner}\): '{folder}'"):
+        private_folder(folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert private_folder(folder) == folder
+
+
 def test_who_stopped_a_run_has_the_last_word_and_a_completed_one_stays_completed(tmp_path):
     """A server whose run is ended under it fails a moment before or after the operator writes."""
     directory = RunDirectory(tmp_path)
