@@ -116,7 +116,7 @@ class PlainRows:
         if self._offset_of_rows is None:
             try:
                 stored: np.memmap[Any, Any] = np.lib.format.open_memmap(self.path, mode="r")
-            except (OSError, ValueError) as error:
+            except Exception as error:  # numpy hands a damaged header to Python's own parser
                 raise StateError(f"{self.path} cannot be read ({error}).") from None
             if stored.shape != self._shape or stored.dtype != np.float32:
                 found, expected = list(stored.shape), list(self._shape)
