@@ -17,6 +17,8 @@ from bouquet.records import message_bytes
 
 # Characters of an error that a node gives.
 LONGEST_ERROR = 2000
+# What a terminal takes for a command; line breaks and tabs stay.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class _Reply(Protocol):
@@ -51,6 +53,10 @@ class Failure:
     node: int
     users: int
     reason: str
+
+    def __post_init__(self) -> None:
+        # Much of it is a node's own words, and people read them in a terminal.
+        object.__setattr__(self, "reason", _CONTROL.sub("?", self.reason))
 
 
 @dataclass(frozen=True)
@@ -188,4 +194,4 @@ def error_text(message: Message) -> str:
     reason = (message.error.reason or f"error code {message.error.code}")[: 10 * LONGEST_ERROR]
     match = re.search(r"Exception ClientAppException occurred\. Message: (.*)", reason, re.DOTALL)
     text = match.group(1) if match else re.sub(r"^\s*<class '[\w.]+'>:<'", "", reason)
-    return text.strip().removesuffix("'>").strip()[:LONGEST_ERROR] or "it gives no reason"
+    return _CONTROL.sub("?", text).strip().removesuffix("'>").strip()[:LONGEST_ERROR] or "it gives no reason"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from server_app.told import MOST_LETTERS, round_line, say
+from strategies.federation.replies import Failure
 
 LINE = {
     "users": 7,
@@ -29,6 +30,11 @@ def test_the_first_failure_is_one_line_however_much_a_node_says():
     failures = [{"node": 5, "users": 1, "reason": "no\nroom " * 100}, {"node": 6, "users": 1, "reason": "other"}]
     said = round_line(1, 1, {**LINE, "failures": failures})
     assert said.endswith("; 2 failed, the first: " + ("no room " * 100)[:MOST_LETTERS])
+
+
+def test_what_a_node_says_gives_no_orders_to_a_terminal():
+    """ESC [ 2 J would empty the operator's screen."""
+    assert Failure(1, 1, "no\x1b[2J\x9b1mway\n\there").reason == "no?[2J?1mway\n\there"
 
 
 def test_what_is_said_can_be_written_in_any_encoding(capsys):
