@@ -55,7 +55,7 @@ def compare_command(paths: Sequence[Path], metric: str, candidates: str) -> None
             f"\nDifference to run 1 in {metric} ({candidates}), user by user "
             f"(sign-flip test, p adjusted for {len(runs) - 1} tests)\n"
         )
-        console.print(_differences(runs, candidates, metric))
+        console.print(differences(runs, candidates, metric))
 
 
 def report_command(path: Path) -> None:
@@ -64,7 +64,8 @@ def report_command(path: Path) -> None:
     Raises:
         DataError: there is no run, it is not finished, or it has no rounds.
     """
-    if not completed_summary(path).get("federated", True):
+    summary = completed_summary(path)
+    if not summary.get("federated", True) and not summary.get("foreign"):
         raise DataError(f"{path} holds a centralized row and no federated run; look at it with bouquet compare {path}.")
     Screen().table(RunDirectory(path))
 
@@ -91,10 +92,10 @@ def _quality(runs: Sequence[Finished], shown: Sequence[tuple[str, str]]) -> Tabl
             str(number),
             run.name,
             _method(run.summary),
-            str(run.summary.get("backbone") or "–"),
-            str(run.summary["seed"]),
+            _or_dash(run.summary.get("backbone")),
+            _or_dash(run.summary.get("seed")),
             _negatives(run.summary),
-            str(run.summary.get("best_round") or "–"),
+            _or_dash(run.summary.get("best_round")),
             *(
                 f"{figure(run.summary['test'][kind][metric])} ± {figure(errors[kind][metric])}"
                 for kind, metric in shown
@@ -120,7 +121,12 @@ def _costs(runs: Sequence[Finished]) -> Table:
     return table
 
 
-def _differences(runs: Sequence[Finished], candidates: str, metric: str) -> Table:
+def differences(runs: Sequence[Finished], candidates: str, metric: str) -> Table:
+    """Each run but the first minus the first, user by user.
+
+    Raises:
+        DataError: two runs evaluate no user in common.
+    """
     table = table_of("", "run", "difference", "p", "users", left=2)
     first, *others = [run.per_user(candidates, metric) for run in runs]
     for number, (difference, adjusted) in enumerate(paired_tests(first, others), start=2):
@@ -134,7 +140,13 @@ def _differences(runs: Sequence[Finished], candidates: str, metric: str) -> Tabl
     return table
 
 
+def _or_dash(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
 def _method(summary: Mapping[str, Any]) -> str:
+    if summary.get("foreign"):
+        return f"{summary['strategy']}, scores of another program"
     if not summary.get("federated", True):
         return f"{summary['strategy']}, all data pooled"
     personalization = summary.get("personalization", "none")

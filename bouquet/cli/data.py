@@ -11,7 +11,12 @@ import pooch
 from bouquet.cli.compare import table_of, wide_console
 from bouquet.cli.screen import Screen
 from bouquet.config import lookup, parsed
+from bouquet.evaluation import PARTS
+from bouquet.experiments.exported import write_ground
+from bouquet.experiments.ground import ground_of
 from bouquet.experiments.settings import resolve
+from bouquet.extras import need
+from bouquet.ragged import one_after_another
 from client_app.node.histories import interactions_of
 from data_partition import DATASETS, Dataset, Interactions, load, read_shard, stats, write_shards
 from data_partition.catalogue import Counts
@@ -103,6 +108,32 @@ def shard_command(name: str, nodes: int, out: Path, overrides: Sequence[str]) ->
         users = read_shard(part).interactions.num_users
         console.print(f"{part}: {users:,} of {interactions.num_users:,} users", markup=False, soft_wrap=True)
     console.print("On each node: bouquet serve node --shard FOLDER", markup=False)
+
+
+def export_command(name: str, out: Path, overrides: Sequence[str]) -> None:
+    """Write the split of a run, for programs that are not ours.
+
+    Raises:
+        ConfigError: there is no such data set, the split does not fit it, or the folder holds one.
+        DataError: its files are missing or broken.
+    """
+    need("pyarrow", "Writing Parquet files")
+    ground = ground_of(resolve(None, [*overrides, *([f'dataset="{name}"'] if name else [])]))
+    write_ground(ground, out)
+    parts = {
+        "train": ground.histories.train,
+        **ground.held_out,
+        "candidates": one_after_another(*(ground.histories.candidates[part] for part in PARTS)),
+    }
+    console = wide_console()
+    for part, rows in parts.items():
+        users = int((rows.lengths > 0).sum())
+        console.print(f"{out / part}.parquet: {len(rows.values):,} rows of {users:,} users", markup=False)
+    console.print(
+        f"Learn from train.parquet, score users and items, and then: bouquet evaluate scores.parquet --split {out}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _here(dataset: Dataset, data_dir: str) -> str:

@@ -130,6 +130,31 @@ def table(
     table_command(file, out, override or [], nodes, engine, only or [])
 
 
+@app.command()
+def evaluate(
+    scores: Annotated[Path, typer.Argument(metavar="SCORES", help="Parquet, CSV or TSV: user, item, score or rank.")],
+    split: Annotated[Path | None, typer.Option("--split", help="Folder of `bouquet data export`.")] = None,
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data, without --split.")] = None,
+    out: Annotated[str, typer.Option("--out", help="Folder for the results.")] = "",
+    name: Annotated[str, typer.Option("--name", help="What the scores are called; else as their file.")] = "",
+    train_negatives: Annotated[
+        str,
+        typer.Option("--train-negatives", help="How the program drew them: honest, or paper, which is marked LEAKY."),
+    ] = "",
+    compare_with: Annotated[
+        str | None,
+        typer.Option("--compare-with", help="Rows of pooled data, and folders of runs, to test against; '' for none."),
+    ] = None,
+    metric: Annotated[str, typer.Option("--metric", help="What is tested user by user.")] = "NDCG@10",
+    candidates: Annotated[str, typer.Option("--candidates", help="full or sampled-99.")] = "full",
+) -> None:
+    """Evaluate the scores of another program as runs are."""
+    from bouquet.cli.evaluate import evaluate_command
+
+    others = None if compare_with is None else compare_with.split()
+    evaluate_command(scores, split, override or [], out, name, train_negatives, others, metric, candidates)
+
+
 @data.command("list")
 def list_data(data_dir: DataDir = "") -> None:
     """All data sets that are known by name."""
@@ -171,6 +196,18 @@ def shard(
     from bouquet.cli.data import shard_command
 
     shard_command(name, nodes, out, override or [])
+
+
+@data.command("export")
+def export_data(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    name: Annotated[str, typer.Argument(metavar="NAME")] = "",
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
+) -> None:
+    """Write the split and the candidates of a run as Parquet, for any other program."""
+    from bouquet.cli.data import export_command
+
+    export_command(name, out, override or [])
 
 
 def _interrupt(number: int, frame: object) -> None:

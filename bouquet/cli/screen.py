@@ -106,25 +106,26 @@ class Screen:
     def table(self, directory: RunDirectory) -> None:
         """How good the run is, beside what it should be compared with."""
         summary = directory.read_summary()
-        negatives = "honest" if summary["train_negatives"] == "honest" else "LEAKY (as published)"
-        self.console.print(
-            f"\nHow good is it? (test items ranked among all unseen items, "
-            f"{READ_AT_TEST[summary.get('test_history', 'known')]}; {negatives} training negatives; "
-            f"best round {summary['best_round']} chosen on validation)\n",
-            soft_wrap=True,
-        )
+        foreign = summary.get("foreign", False)
+        self.console.print(f"\nHow good is it? ({_ranked(summary)})\n", soft_wrap=True)
         table = Table(box=None, pad_edge=False, header_style="", padding=(0, 2))
         table.add_column("", no_wrap=True)
         for name in ("HR@10", "NDCG@10", "HR@10 of 100"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
-        table.add_row(f"this run ({summary['strategy']})", *_figures(summary), REMARKS["run"], style="bold")
+        leaky = "LEAKY" if summary["leaky"] else ""
+        ours, remark = ("these scores", leaky) if foreign else ("this run", REMARKS["run"])
+        table.add_row(f"{ours} ({summary['strategy']})", *_figures(summary), remark, style="bold")
         for name, row in directory.read_json("comparison.json").items():
             if "unavailable" in row:
                 table.add_row(LABELS.get(name, name), "", "", "", row["unavailable"])
             else:
-                table.add_row(LABELS.get(name, name), *_figures(row), REMARKS.get(name, ""))
+                table.add_row(LABELS.get(name, name), *_figures(row), row.get("remark", REMARKS.get(name, "")))
         self.console.print(table)
+        for sentence in summary.get("leaky_because", []):
+            self.console.print(f"\nLEAKY. {sentence}", markup=False, soft_wrap=True)
+        if remarks := summary.get("remarks"):
+            self.console.print("\n" + "\n".join(remarks), markup=False, soft_wrap=True)
         self.caution(summary["dataset"])
         self.console.print(
             "\nHR@10: share of users whose hidden item is among the ten that they are shown. NDCG@10: the same, and "
@@ -151,6 +152,18 @@ class Screen:
             f"users {line['users']}/{line['asked']}  {line['seconds']['total']:.1f} s  "
             f"↓ {size(travelled['down_per_user'])} ↑ {size(travelled['up_per_user'])} per user{failed}"
         )
+
+
+def _ranked(summary: dict[str, Any]) -> str:
+    """Among what, after what, and on which terms test items were ranked."""
+    words = ["test items ranked among all unseen items"]
+    if summary.get("foreign"):
+        words.append("scores of another program, which says itself what it learned from")
+    else:
+        words[0] += f", {READ_AT_TEST[summary.get('test_history', 'known')]}"
+        negatives = "honest" if summary["train_negatives"] == "honest" else "LEAKY (as published)"
+        words += [f"{negatives} training negatives", f"best round {summary['best_round']} chosen on validation"]
+    return "; ".join(words)
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from bouquet.cli.beforehand import refuse_folder, refuse_nodes
@@ -25,15 +22,14 @@ from bouquet.cli.run import engine_of, execute
 from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig, Scalar, defaults, lookup, parsed
 from bouquet.errors import BouquetError, ConfigError, RunFailed
-from bouquet.evaluation import fairness, standard_error, summarise
 from bouquet.experiments.baselines import evaluate_centralized
+from bouquet.experiments.ground import ground_of, summary_of
 from bouquet.experiments.settings import option_classes, read_config_file
 from bouquet.experiments.table_file import Cell, cells_of, read_table_file
 from bouquet.experiments.table_report import command_line, write_table
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.node.histories import histories_of, interactions_of
+from client_app.node.histories import interactions_of
 from client_app.node.needs import refuse_missing_device
-from data_partition import Interactions
 from models.centralized import POOLED
 
 # Where things are and how long to wait for them: a cell is the same cell whatever these are.
@@ -170,42 +166,13 @@ def _run_centralized(cell: Cell, directory: RunDirectory) -> None:
     directory.create(cell.settings, {"engine": "centralized", "model": cell.row.centralized})
     try:
         model = POOLED[cell.row.centralized]
-        interactions = interactions_of(config)
-        histories = histories_of(interactions, config)
-        values, chosen = evaluate_centralized(model(), histories, config)
+        ground = ground_of(cell.settings)
+        values, chosen = evaluate_centralized(model(), ground.histories, config)
     except Exception as error:
         directory.write_summary({"status": "failed", "error": str(error)})
         raise
-    directory.write_users(histories.users, values)
-    directory.write_summary(_centralized_summary(cell.row.centralized, config, interactions, values, chosen))
-
-
-def _centralized_summary(
-    name: str,
-    config: RunConfig,
-    interactions: Interactions,
-    values: NDArray[np.float64],
-    chosen: Mapping[str, float],
-) -> dict[str, Any]:
-    return {
-        "status": "completed",
-        "federated": False,
-        "strategy": name,
-        "dataset": config.dataset,
-        "split": config.split,
-        "hold_out": config.hold_out,
-        "test_history": config.test_history,
-        "leaky": config.hold_out == "last-row",
-        "seed": config.seed,
-        "users": interactions.num_users,
-        "items": interactions.num_items,
-        "interactions": interactions.num_interactions,
-        "dropped_users": interactions.dropped_users,
-        "chosen": dict(chosen),
-        **summarise(values),
-        "standard_error": standard_error(values),
-        "fairness": fairness(values),
-    }
+    directory.write_users(ground.histories.users, values)
+    directory.write_summary(summary_of(ground, cell.row.centralized, values, chosen) | {"seed": config.seed})
 
 
 def _free(cell: Cell) -> None:
