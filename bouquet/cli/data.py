@@ -110,27 +110,30 @@ def shard_command(name: str, nodes: int, out: Path, overrides: Sequence[str]) ->
     console.print("On each node: bouquet serve node --shard FOLDER", markup=False)
 
 
-def export_command(name: str, out: Path, overrides: Sequence[str]) -> None:
+def export_command(name: str, out: Path, overrides: Sequence[str], blind: bool) -> None:
     """Write the split of a run, for programs that are not ours.
 
+    Args:
+        blind: without what is hidden for test.
     Raises:
         ConfigError: there is no such data set, the split does not fit it, or the folder holds one.
         DataError: its files are missing or broken.
     """
     need("pyarrow", "Writing Parquet files")
     ground = ground_of(resolve(None, [*overrides, *([f'dataset="{name}"'] if name else [])]))
-    write_ground(ground, out)
-    parts = {
-        "train": ground.histories.train,
-        **ground.held_out,
-        "candidates": one_after_another(*(ground.histories.candidates[part] for part in PARTS)),
-    }
+    write_ground(ground, out, blind=blind)
+    rows = {"train": ground.histories.train, **ground.held_out}
+    if blind:
+        del rows["test"]
+    else:
+        rows["candidates"] = one_after_another(*(ground.histories.candidates[part] for part in PARTS))
     console = wide_console()
-    for part, rows in parts.items():
-        users = int((rows.lengths > 0).sum())
-        console.print(f"{out / part}.parquet: {len(rows.values):,} rows of {users:,} users", markup=False)
+    for part, found in rows.items():
+        users = int((found.lengths > 0).sum())
+        console.print(f"{out / part}.parquet: {len(found.values):,} rows of {users:,} users", markup=False)
+    split = "with a split that is not blind" if blind else f"--split {out}"
     console.print(
-        f"Learn from train.parquet, score users and items, and then: bouquet evaluate scores.parquet --split {out}",
+        f"Learn from train.parquet, score users and items, and then: bouquet evaluate scores.parquet {split}",
         markup=False,
         soft_wrap=True,
     )

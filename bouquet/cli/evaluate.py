@@ -124,9 +124,9 @@ def _row(ground: Ground, name: str) -> Finished | str:
         values, chosen = evaluate_centralized(POOLED[name](), ground.histories, ground.config)
     except (ValueError, BouquetError) as error:
         return str(error)
-    # As it is read from a folder: in single precision.
-    values = values.astype(np.float32).astype(np.float64)
-    return _finished(ground, name, summary_of(ground, name, values, chosen), values)
+    # Values of single users in single precision, as those that are read from a folder.
+    single = values.astype(np.float32).astype(np.float64)
+    return _finished(ground, name, summary_of(ground, name, values, chosen), single)
 
 
 def _shown(found: Finished | str) -> dict[str, Any]:

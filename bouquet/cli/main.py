@@ -203,11 +203,12 @@ def export_data(
     out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
     name: Annotated[str, typer.Argument(metavar="NAME")] = "",
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
+    blind: Annotated[bool, typer.Option("--blind", help="Without what is hidden for test.")] = False,
 ) -> None:
     """Write the split and the candidates of a run as Parquet, for any other program."""
     from bouquet.cli.data import export_command
 
-    export_command(name, out, override or [])
+    export_command(name, out, override or [], blind)
 
 
 def _interrupt(number: int, frame: object) -> None:

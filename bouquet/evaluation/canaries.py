@@ -43,13 +43,17 @@ class Preference:
             pool: [b, m] items that could have been drawn, the drawn ones among them.
             drawn: [b, m].
         """
-        for row in np.flatnonzero((drawn & pool).any(axis=1)):
-            chosen = drawn[row][pool[row]]
-            ranks = rankdata(scores[row][pool[row]])
-            count, size = int(chosen.sum()), len(ranks)
-            self.drawn += count
-            self._sum += float(ranks[chosen].sum()) - count * (size + 1) / 2
-            self._variance += count * (1 - count / size) * float(ranks.var(ddof=1)) if size > count else 0.0
+        drawn = drawn & pool
+        rows = np.flatnonzero(drawn.any(axis=1))
+        pool, drawn = pool[rows], drawn[rows]
+        # What is outside ranks below the pool, so that ranks inside begin one place after it.
+        ranks = rankdata(np.where(pool, scores[rows], -np.inf), axis=1) - (~pool).sum(axis=1, keepdims=True)
+        size, count = pool.sum(axis=1), drawn.sum(axis=1)
+        centred = ranks - (size[:, None] + 1) / 2
+        spread = np.where(pool, centred**2, 0.0).sum(axis=1) / np.maximum(size - 1, 1)
+        self.drawn += int(count.sum())
+        self._sum += float(centred[drawn].sum())
+        self._variance += float((count * (1 - count / size) * spread).sum())
 
     @property
     def z(self) -> float:

@@ -8,7 +8,8 @@ test.parquet        user, item            what is hidden for the figures that ar
 candidates.parquet  part, user, item      the random items that what is hidden is ranked against in sampled-99
 split.json          the settings, counts, and a digest of each file
 
-They are those of every run with the same settings. Ids are text, as they stand in the data set's files.
+They are those of every run with the same settings. Ids are text, as they stand in the data set's files. A blind split
+has neither test.parquet nor candidates.parquet, from which a program could learn what is hidden.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ _RAGGED = ("train", "validation", "test")
 Columns = dict[str, Any]
 
 
-def write_ground(ground: Ground, folder: Path) -> None:
+def write_ground(ground: Ground, folder: Path, *, blind: bool = False) -> None:
     """Write the files of a split.
 
+    Args:
+        blind: leave out what is hidden for test, and what it is ranked against.
     Raises:
         ConfigError: the folder holds one already, or pyarrow is missing.
         OSError: it cannot be written.
@@ -51,12 +54,13 @@ def write_ground(ground: Ground, folder: Path) -> None:
         raise ConfigError(f"{folder} already holds a split. Name another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     digests = {}
-    for name, columns in _tables(ground).items():
+    for name, columns in _tables(ground, blind).items():
         content = _parquet(columns)
         digests[name] = digest_of(content)
         write_atomically(folder / name, content)
     about = {
         "format": _FORMAT,
+        "blind": blind,
         "settings": dict(ground.settings),
         "users": len(ground.user_ids),
         "items": len(ground.item_ids),
@@ -73,7 +77,7 @@ def read_ground(folder: Path) -> Ground:
     """The split in a folder, as it was written; sampled candidates are drawn anew, by the same keys.
 
     Raises:
-        DataError: there is none, or a file of it is missing or was changed.
+        DataError: there is none, it is blind, or a file of it is missing or was changed.
         ConfigError: pyarrow is missing.
     """
     need("pyarrow", "Reading Parquet files")
@@ -81,6 +85,11 @@ def read_ground(folder: Path) -> Ground:
         about = json.loads((folder / ABOUT).read_text())
         if about["format"] != _FORMAT:
             raise DataError(f"{folder} was exported by another version of this program; export it anew.")
+        if about["blind"]:
+            raise DataError(
+                f"The split in {folder} is blind, it has no test items: give --split one that is not, or the settings "
+                "of the data with -c."
+            )
         tables = {name: _read(folder / name, digest) for name, digest in about["digests"].items()}
         users, items = (_text(tables[f"{name}s.parquet"][name]) for name in ("user", "item"))
         parts = {name: _ragged(tables[f"{name}.parquet"], users, items) for name in _RAGGED}
@@ -107,14 +116,16 @@ def read_ground(folder: Path) -> Ground:
         ) from None
 
 
-def _tables(ground: Ground) -> dict[str, Columns]:
+def _tables(ground: Ground, blind: bool) -> dict[str, Columns]:
     histories = ground.histories
     tables: dict[str, Columns] = {
         "users.parquet": {"user": ground.user_ids.tolist()},
         "items.parquet": {"item": ground.item_ids.tolist(), "title": list(ground.titles)},
     }
-    for name in _RAGGED:
+    for name in _RAGGED[:2] if blind else _RAGGED:
         tables[f"{name}.parquet"] = _pairs(ground, getattr(histories, name))
+    if blind:
+        return tables
     sampled = [_pairs(ground, histories.candidates[part]) for part in PARTS]
     part_of_row = np.repeat(np.arange(len(PARTS)), [len(histories.candidates[part].values) for part in PARTS])
     tables["candidates.parquet"] = {

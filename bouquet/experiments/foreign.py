@@ -92,14 +92,13 @@ class Evaluation:
         import pandas as pd
 
         parts = []
-        for place, part in enumerate(PARTS):
+        for part in PARTS:
             here = np.flatnonzero(self.ground.held_out[part].lengths)
             columns: dict[str, Any] = {"user": self.ground.user_ids[here], "part": part}
             for chosen in CANDIDATE_SETS:
                 for metric in METRICS:
                     columns[f"{metric}, {chosen}"] = metric_values(self.values, part, chosen, metric)[here]
             parts.append(pd.DataFrame(columns))
-            assert PARTS[place] == part
         return pd.concat(parts, ignore_index=True)
 
     def save(self, folder: str | Path) -> RunDirectory:
@@ -218,7 +217,7 @@ def _reach(scored: NDArray[np.int64], ranked: NDArray[np.int64], evaluated: NDAr
 def _about_reach(reach: Reach, part: str, kind: str, name: str) -> list[str]:
     if reach.items is None:
         return []
-    among = "items that it is not known to have had" if kind == "full" else "100 that are ranked"
+    among = "items that it is not known to have had" if kind == "full" else "items that its hidden one is ranked among"
     given = [cutoff for cutoff in CUTOFFS if cutoff <= reach.items]
     who = f"user '{reach.user}' has scores for only {reach.items} of the {among}"
     if part == "test" and kind == "full" and not given:
