@@ -80,6 +80,8 @@ def test_the_same_device_loads_torch_for_a_network(tmp_path):
     assert "torch" in loaded_by(DEVICE, str(tmp_path), json.dumps({"strategy": "fedavg", "backbone": "ncf"}))
 
 
-@pytest.mark.parametrize("name", ["main", "run", "serve", "operate", "deploy", "node", "data", "table", "resume"])
+@pytest.mark.parametrize(
+    "name", ["main", "run", "serve", "operate", "deploy", "node", "data", "table", "resume", "evaluate"]
+)
 def test_no_command_loads_what_only_some_runs_need(name):
     assert loaded_by(f"import bouquet.cli.{name}, bouquet.cli.main, server_app.app").isdisjoint(HEAVY)

@@ -20,6 +20,12 @@ from tests.cli.test_extras import without
 SETTINGS = "min-interactions=60"  # those of the small table
 
 
+def table_of(ground, scores):
+    """One row per user and item."""
+    users, items = np.meshgrid(ground.user_ids, ground.item_ids, indexing="ij")
+    return pd.DataFrame({"user": users.ravel(), "item": items.ravel(), "score": scores.ravel()})
+
+
 def ease_scores(split, regularization):
     """Scores of pooled EASE as a program beside ours would write them: by part, because it reads histories."""
     ground = read_ground(split)
@@ -27,9 +33,8 @@ def ease_scores(split, regularization):
     shape = (len(ground.user_ids), len(ground.item_ids))
     matrix = csr_matrix((np.ones(len(train.values)), train.values, train.indptr), shape=shape)
     model = EASE(EASEParameters(regularization=regularization)).fit(matrix)
-    users, items = np.meshgrid(ground.user_ids, ground.item_ids, indexing="ij")
     tables = [
-        pd.DataFrame({"user": users.ravel(), "item": items.ravel(), "score": scores.ravel(), "part": part})
+        table_of(ground, scores).assign(part=part)
         for part, scores in ((part, model.scores_after(known)) for part, known in ground.known.items())
     ]
     return pd.concat(tables)
@@ -117,9 +122,7 @@ def test_what_is_too_good_is_doubted(brought, bouquet, tmp_path):
     scores = np.zeros((len(ground.user_ids), len(ground.item_ids)))
     test = ground.histories.test
     scores[test.row_of_value, test.values] = 1
-    users, items = np.meshgrid(ground.user_ids, ground.item_ids, indexing="ij")
-    table = pd.DataFrame({"user": users.ravel(), "item": items.ravel(), "score": scores.ravel()})
-    table.to_csv(tmp_path / "oracle.csv", index=False)
+    table_of(ground, scores).to_csv(tmp_path / "oracle.csv", index=False)
     ended = bouquet("evaluate", tmp_path / "oracle.csv", "--split", brought / "split", "--out", tmp_path / "out")
     assert ended.status == 0, ended.err
     assert "these scores (oracle)    1.000 ± .000      1.000           1.000" in ended.out

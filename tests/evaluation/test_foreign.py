@@ -7,9 +7,11 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_matrix
 
 from bouquet.errors import ConfigError, DataError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS, PARTS, evaluate_users
+from bouquet.experiments.baselines import evaluate_centralized
 from bouquet.experiments.exported import read_ground, write_ground
 from bouquet.experiments.foreign import evaluate
 from bouquet.experiments.ground import ground_of
@@ -17,6 +19,7 @@ from bouquet.experiments.settings import resolve
 from bouquet.randomness import SeededDraws
 from client_app.node.histories import histories_of, interactions_of
 from data_partition import training_negatives
+from models.centralized import EASE, EASEParameters
 from tests.runs.helpers import write_data, write_histories
 
 
@@ -49,8 +52,14 @@ def small(tmp_path):
 
 def frame(ground, table, part=None):
     """A table of all scores, in another order than the split's."""
-    users, items = np.meshgrid(ground.user_ids, ground.item_ids, indexing="ij")
-    made = pd.DataFrame({"user": users.ravel(), "item": items.ravel(), "score": table.ravel()})
+    users, items = np.indices(table.shape)
+    made = pd.DataFrame(
+        {
+            "user": pd.Categorical.from_codes(users.ravel(), ground.user_ids.tolist()),
+            "item": pd.Categorical.from_codes(items.ravel(), ground.item_ids.tolist()),
+            "score": table.ravel(),
+        }
+    )
     made = made if part is None else made.assign(part=part)
     return made.sample(frac=1, random_state=0, ignore_index=True)
 
@@ -128,6 +137,24 @@ def test_all_scores_are_evaluated_as_a_scorer_of_ours(tmp_path, synthetic, model
     assert found.per_user.groupby("part").size().to_dict() == dict.fromkeys(PARTS, 200)
     (row,) = found.metrics.query("part == 'test' and candidates == 'full' and metric == 'NDCG@10'").itertuples()
     assert row.mean == pytest.approx(found.per_user.query("part == 'test'")["NDCG@10, full"].mean())
+
+
+def test_the_row_of_pooled_ease_on_ml_100k(tmp_path, real_data):
+    """.165 and .082 in docs/results/champions.md: its scores, written and read as those of any program."""
+    ground = ground_of(resolve(None, [f'dataset="ml-100k" data-dir="{real_data("ml-100k")}"']))
+    # λ as validation chooses it; one value alone saves the search.
+    parameters = EASEParameters(regularization=100.0, grid=(100.0,))
+    ours, _ = evaluate_centralized(EASE(parameters), ground.histories, ground.config)
+    train = ground.histories.train
+    shape = (len(ground.user_ids), len(ground.item_ids))
+    matrix = csr_matrix((np.ones(len(train.values)), train.values, train.indptr), shape=shape)
+    model = EASE(parameters).fit(matrix)
+    for part, known in ground.known.items():
+        frame(ground, model.scores_after(known), part).to_parquet(tmp_path / f"{part}.parquet", index=False)
+    found = evaluate({part: tmp_path / f"{part}.parquet" for part in PARTS}, ground)
+    assert np.array_equal(found.values, ours, equal_nan=True)
+    full = found.summary["test"]["full"]
+    assert (f"{full['HR@10']:.3f}", f"{full['NDCG@10']:.3f}") == ("0.165", "0.082")
 
 
 def test_what_is_known_at_test_can_be_read_at_test(small):
@@ -271,7 +298,7 @@ def test_ids_may_be_numbers_in_a_table(tmp_path):
     )
     ground = of_file(tmp_path / "data.csv")
     table = frame(ground, np.random.default_rng(0).random((2, 12)))
-    whole = table.assign(user=table["user"].astype(int), item=table["item"].astype(int))
+    whole = table.astype({"user": int, "item": int})
     text, numbers = (evaluate(scores, ground).values for scores in (table, whole))
     assert np.array_equal(text, numbers, equal_nan=True)
     table.to_csv(tmp_path / "scores.csv", index=False)
@@ -331,7 +358,7 @@ def test_the_probe_has_no_mark_in_its_scores_but_what_it_says_of_itself(syntheti
         np.add.at(counts, (drawn.row_of_value, drawn.values), 1)
     found = evaluate(-counts, synthetic)
     assert found.summary["test"]["full"]["HR@10"] > 0.5
-    assert not found.summary["leaky"]
+    assert (found.summary["leaky"], found.summary["remarks"]) == (False, [])
     assert evaluate(-counts, synthetic, train_negatives="paper").summary["leaky"]
     with pytest.raises(ConfigError, match="Did you mean 'honest'"):
         evaluate(-counts, synthetic, train_negatives="honst")
