@@ -136,7 +136,7 @@ def _shown(found: Finished | str) -> dict[str, Any]:
     if found.name in POOLED:
         return {**row, "chosen": found.summary["chosen"]}
     words = [str(found.summary["strategy"]), *(["LEAKY"] if found.summary["leaky"] else [])]
-    return {**row, "remark": ", ".join(words)}
+    return {**row, "label": ", ".join(words), "remark": found.name}
 
 
 def _with_caution(evaluation: Evaluation, rows: Mapping[str, Finished | str]) -> Evaluation:

@@ -120,7 +120,8 @@ class Screen:
             if "unavailable" in row:
                 table.add_row(LABELS.get(name, name), "", "", "", row["unavailable"])
             else:
-                table.add_row(LABELS.get(name, name), *_figures(row), row.get("remark", REMARKS.get(name, "")))
+                label, remark = row.get("label", LABELS.get(name, name)), row.get("remark", REMARKS.get(name, ""))
+                table.add_row(label, *_figures(row), remark)
         self.console.print(table)
         for sentence in summary.get("leaky_because", []):
             self.console.print(f"\nLEAKY. {sentence}", markup=False, soft_wrap=True)
