@@ -10,6 +10,7 @@ EXTRAS = {
     "cvxpy": "solver",
     "matplotlib": "plots",
     "numba": "numba",
+    "optuna": "search",
     "pandas": "data",
     "pyarrow": "data",
     "ray": "simulation",

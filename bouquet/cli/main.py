@@ -155,6 +155,21 @@ def evaluate(
     evaluate_command(scores, split, override or [], out, name, train_negatives, others, metric, candidates)
 
 
+@app.command()
+def search(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of a search, as in configs/search.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the search; one that was stopped goes on.")],
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of all trials: 'key=value'.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
+    engine: Annotated[str, typer.Option("--engine", help="As for `bouquet run`.")] = "",
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials at once, each in a process of its own.")] = 1,
+) -> None:
+    """Settings of many methods, chosen on validation with the same number of trials for each."""
+    from bouquet.cli.search import search_command
+
+    search_command(file, out, override or [], nodes, engine, jobs)
+
+
 @data.command("list")
 def list_data(data_dir: DataDir = "") -> None:
     """All data sets that are known by name."""

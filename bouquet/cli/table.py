@@ -25,24 +25,12 @@ from bouquet.errors import BouquetError, ConfigError, RunFailed
 from bouquet.experiments.baselines import evaluate_centralized
 from bouquet.experiments.ground import ground_of, summary_of
 from bouquet.experiments.settings import option_classes, read_config_file
-from bouquet.experiments.table_file import Cell, cells_of, read_table_file
+from bouquet.experiments.table_file import CIRCUMSTANCES, Cell, cells_of, read_table_file
 from bouquet.experiments.table_report import command_line, write_table
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.histories import interactions_of
 from client_app.node.needs import refuse_missing_device
 from models.centralized import POOLED
-
-# Where things are and how long to wait for them: a cell is the same cell whatever these are.
-CIRCUMSTANCES = {
-    "out",
-    "resume",
-    "state-dir",
-    "data-dir",
-    "checkpoint-every",
-    "min-nodes",
-    "node-timeout",
-    "round-timeout",
-}
 
 
 class State(Enum):

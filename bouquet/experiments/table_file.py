@@ -18,6 +18,7 @@ name = "fedavg"
 label = "FedAvg"
 config = "../ml-100k-fedavg.toml"    # relative to this file; may be left out
 settings = {local-epochs = 5}
+settings-from = "../search"          # what a search chose for its row of this name; of the table: for all rows
 printed = {"sampled-99" = {"HR@10" = 0.48}}
 printed-source = "a paper, Table 2"
 
@@ -31,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -40,6 +41,7 @@ from bouquet.config import Scalar, check, did_you_mean, lookup, parsed
 from bouquet.errors import ConfigError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
 from bouquet.experiments.baselines import ANOTHER_ROW
+from bouquet.experiments.chosen import Chosen, chosen_for
 from bouquet.experiments.settings import option_classes, parse_pairs, read_config_file, validate, with_defaults
 from bouquet.methods import METHODS
 from client_app.node.histories import no_order
@@ -79,23 +81,37 @@ SHARED_KEYS = (
 )
 # These belong to the cell.
 RESERVED_KEYS = ("seed", "out", "resume", "state-dir")
+# Where things are and how long to wait for them: a run is the same run whatever these are.
+CIRCUMSTANCES = {
+    "out",
+    "resume",
+    "state-dir",
+    "data-dir",
+    "checkpoint-every",
+    "min-nodes",
+    "node-timeout",
+    "round-timeout",
+}
 # Closed forms: another seed gives the same numbers.
 WITHOUT_SEED = ("popularity", "itemknn", "ease")
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of a file whose keys are kebab-case and all known."""
+
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, alias_generator=lambda name: name.replace("_", "-")
     )
 
 
-class Row(_Part):
+class Row(Part):
     """One line of the table."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     label: str = ""
     config: str = ""
     settings: dict[str, Scalar] = {}
+    settings_from: str = ""
     centralized: str = ""
     printed: dict[str, dict[str, float]] = {}
     printed_source: str = ""
@@ -106,7 +122,7 @@ class Row(_Part):
         return self.label or self.name
 
 
-class TableFile(_Part):
+class TableFile(Part):
     """A whole table."""
 
     title: str
@@ -118,6 +134,7 @@ class TableFile(_Part):
     extra: list[Literal["fairness", "traffic", "groups", "collapse"]] = []
     part: Literal["test", "validation"] = "test"
     settings: dict[str, Scalar] = {}
+    settings_from: str = ""
     rows: Annotated[list[Row], Field(min_length=1)]
 
 
@@ -128,12 +145,14 @@ class Cell:
     Attributes:
         path: its results folder.
         settings: everything that it depends on; for a federated row a whole configuration.
+        chosen: what of it a search chose.
     """
 
     row: Row
     seed: int
     path: Path
     settings: Mapping[str, Scalar]
+    chosen: Chosen | None = None
 
     @property
     def title(self) -> str:
@@ -150,7 +169,7 @@ def read_table_file(path: Path) -> TableFile:
     try:
         table = TableFile.model_validate(read_config_file(path))
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_sentence(error.errors()[0])}") from None
+        raise ConfigError(f"{path}: {sentence(error.errors()[0], TableFile, Row)}") from None
     try:
         _check_names(table)
     except ConfigError as error:
@@ -174,23 +193,26 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
     cells = []
     for row in table.rows:
         try:
-            settings = _row_settings(row, base, table.settings, over_all)
+            chosen = None if row.centralized else chosen_for(row.name, row.settings_from, table.settings_from, base)
+            settings = _row_settings(row, base, table.settings, over_all, chosen)
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
         seedless = row.centralized in WITHOUT_SEED if row.centralized else METHODS[str(settings["strategy"])].seedless
         seeds = table.seeds[:1] if seedless else table.seeds
         for seed in seeds:
-            cells.append(Cell(row, seed, out / "cells" / row.name / f"seed-{seed}", settings | {"seed": seed}))
+            path = out / "cells" / row.name / f"seed-{seed}"
+            cells.append(Cell(row, seed, path, settings | {"seed": seed}, chosen))
     _require_shared(cells)
     return cells
 
 
 def _row_settings(
-    row: Row, base: Path, common: Mapping[str, Scalar], over_all: Mapping[str, Scalar]
+    row: Row, base: Path, common: Mapping[str, Scalar], over_all: Mapping[str, Scalar], chosen: Chosen | None
 ) -> dict[str, Scalar]:
     """All settings of a row but its seed: defaults, its configuration file, the table's, the row's, then `-c`."""
     in_file = read_config_file(base / row.config) if row.config else {}
-    given = {**in_file, **common, **row.settings, **over_all}
+    explicit = {**common, **row.settings, **over_all}
+    given = chosen.under(in_file, explicit) if chosen else {**in_file, **explicit}
     for key in RESERVED_KEYS:
         if key in given:
             raise ConfigError(f"'{key}' is set by the table for every cell; leave it out.")
@@ -244,10 +266,10 @@ def _check_names(table: TableFile) -> None:
             _lookup_figures([candidates], figures)
         if row.centralized:
             lookup(POOLED, "centralized model", row.centralized)
-            if row.config or row.settings:
+            if row.config or row.settings or row.settings_from:
                 raise ConfigError(
-                    f"row '{row.name}' is centralized: it takes the data settings of the table, and no config or "
-                    "settings of its own."
+                    f"row '{row.name}' is centralized: it takes the data settings of the table, and no config, "
+                    "settings or settings-from of its own."
                 )
 
 
@@ -258,12 +280,12 @@ def _lookup_figures(candidates: Sequence[str], metrics: Sequence[str] | Mapping[
         lookup(dict.fromkeys(METRICS), "metric", name)
 
 
-def _sentence(error: ErrorDetails) -> str:
+def sentence(error: ErrorDetails, whole: type[Part], row: type[Part]) -> str:
+    """One sentence about something in a file with rows, without the file's name and with a small first letter."""
     place, key = list(error["loc"]), str(error["loc"][-1])
     where = f" in row {int(place[1]) + 1}" if place[0] == "rows" and len(place) > 1 else ""
     if error["type"] == "extra_forbidden":
-        part: Any = Row if where else TableFile
-        known = [name.replace("_", "-") for name in part.model_fields]
+        known = [name.replace("_", "-") for name in (row if where else whole).model_fields]
         return f"there is no key '{key}'{where}.{did_you_mean(key, known)}"
     if error["type"] == "missing":
         return f"'{key}' is missing{where}."

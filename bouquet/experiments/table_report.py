@@ -17,6 +17,7 @@ import numpy as np
 from bouquet.errors import DataError
 from bouquet.evaluation import CANDIDATE_SETS
 from bouquet.experiments.baselines import VALIDATION_USERS
+from bouquet.experiments.chosen import sentences
 from bouquet.experiments.comparison import Finished
 from bouquet.experiments.figures import figure, kilobytes, probability
 from bouquet.experiments.settings import literal, parse_pairs
@@ -62,6 +63,9 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
         main += f"\n\n**Caution.** {caution}"
     parts = [f"# {table.title}", _protocol(table, results), main]
     parts += _notes(table, results)
+    by_name = {cell.row.name: cell for cell in cells}
+    trained = [(result.title, by_name[result.row.name]) for result in results if not result.row.centralized]
+    parts += sentences((title, cell.chosen, cell.settings) for title, cell in trained)
     if tests:
         parts.append(_test_table(table, results, columns, tests))
     parts.append(f"Made with:\n\n```\n{command}\n```")
@@ -70,11 +74,11 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
     return main
 
 
-def command_line(file: Path, out: Path, overrides: Sequence[str]) -> str:
+def command_line(file: Path, out: Path, overrides: Sequence[str], command: str = "table") -> str:
     """What makes the table again, on any machine: without the place of the data."""
     here = Path.cwd()
     shown = file.absolute().relative_to(here) if file.absolute().is_relative_to(here) else file
-    words = ["bouquet", "table", str(shown), "--out", str(out)]
+    words = ["bouquet", command, str(shown), "--out", str(out)]
     for text in overrides:
         pairs = {key: value for key, value in parse_pairs(text).items() if key != "data-dir"}
         if pairs:
@@ -186,7 +190,7 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
             variance = result.singular_variance()
             line.append("–" if variance is None else f"{variance:.3g}")
         lines.append(line)
-    return _markdown(header, lines)
+    return markdown(header, lines)
 
 
 def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
@@ -225,7 +229,7 @@ def _test_table(table: TableFile, results: Sequence[RowResult], columns: Sequenc
         f"Difference to {against.title}, user by user: each user's seeds are averaged, ± is one standard error over "
         f"users, p is that of a sign-flip test, adjusted for {len(lines)} tests per column (Holm)."
     )
-    return f"{sentence}\n\n{_markdown(header, lines)}"
+    return f"{sentence}\n\n{markdown(header, lines)}"
 
 
 def _csv(results: Sequence[RowResult], columns: Sequence[Column], tests: Tests) -> str:
@@ -281,7 +285,7 @@ def _number(value: float | None) -> str:
     return "" if value is None or np.isnan(value) else f"{value:.6g}"
 
 
-def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table whose source is aligned too, so that it reads well in a terminal."""
     widths = [max(3, *(len(line[place]) for line in [header, *lines])) for place in range(len(header))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
