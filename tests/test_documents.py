@@ -27,6 +27,7 @@ from bouquet import __version__
 from bouquet.cli.explain import allowed, settings
 from bouquet.cli.main import app
 from bouquet.config import check, defaults, wrong_options
+from bouquet.experiments.search_file import RowEntry, SearchFile, read_search_file, rows_of
 from bouquet.experiments.settings import literal, option_classes, parse_pairs, validate
 from bouquet.experiments.table_file import Row, TableFile
 from bouquet.methods import METHODS, PLUG_INS
@@ -296,12 +297,15 @@ def test_settings_in_running_text_exist(document):
 
 
 @each_document
-def test_settings_in_toml_examples_exist(document):
+def test_settings_in_toml_examples_exist(document, tmp_path):
     for code in codes(document):
         if code.language != "toml":
             continue
         example = tomllib.loads(code.text)
-        if "rows" in example:
+        if "trials" in example:
+            (tmp_path / "search.toml").write_text(code.text)
+            rows_of(read_search_file(tmp_path / "search.toml"), tmp_path, [])
+        elif "rows" in example:
             for row in TableFile.model_validate(example).rows:
                 check_settings({**example["settings"], **row.settings}, document.name)
         else:
@@ -326,6 +330,9 @@ def test_everything_that_has_a_name_is_in_the_documents():
     table = (REPOSITORY / "docs" / "how-to" / "make-a-results-table.md").read_text()
     for name in [*CENTRALIZED, *(field.replace("_", "-") for field in Row.model_fields if field != "label")]:
         assert name in table, f"make-a-results-table.md does not know {name}"
+    search = (REPOSITORY / "docs" / "how-to" / "search-settings.md").read_text()
+    for name in [*SearchFile.model_fields, *RowEntry.model_fields]:
+        assert name.replace("_", "-") in search, f"search-settings.md does not know {name}"
     datasets = (REPOSITORY / "docs" / "reference" / "datasets.md").read_text()
     for name, dataset in DATASETS.items():
         line = next((line for line in datasets.splitlines() if line.startswith(f"| `{name}` |")), "")

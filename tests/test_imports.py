@@ -81,7 +81,7 @@ def test_the_same_device_loads_torch_for_a_network(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["main", "run", "serve", "operate", "deploy", "node", "data", "table", "resume", "evaluate"]
+    "name", ["main", "run", "serve", "operate", "deploy", "node", "data", "table", "resume", "evaluate", "search"]
 )
 def test_no_command_loads_what_only_some_runs_need(name):
     assert loaded_by(f"import bouquet.cli.{name}, bouquet.cli.main, server_app.app").isdisjoint(HEAVY)

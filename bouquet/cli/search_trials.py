@@ -130,7 +130,8 @@ class Search:
     def end(self) -> str:
         """Write what came of all trials; the main part of it."""
         (self.out / "runs").rmdir()
-        (self.out / ".claim").unlink(missing_ok=True)
+        for path in (self.out / ".claim", *self.out.glob(".worker-*")):
+            path.unlink(missing_ok=True)
         return self.report()
 
     def _alone(self) -> Any:

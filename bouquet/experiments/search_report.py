@@ -130,8 +130,8 @@ def _protocol(search: SearchFile, found: Found, version: str) -> str:
     pruning = {
         "none": "No trial is ended early.",
         "median": "A trial is pruned after a round in which its best figure so far is below the median of the row's "
-        f"complete trials in this round, from round {search.prune_after_rounds} on and once {search.prune_after_trials} "
-        "trials are complete.",
+        f"complete trials in this round: from round {search.prune_after_rounds} on, once "
+        f"{search.prune_after_trials} trials are complete.",
     }
     return "\n".join(
         [
