@@ -37,9 +37,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from bouquet.config import DataOptions, RoundOptions, Scalar, check, did_you_mean, parsed
+from bouquet.config import DataOptions, RoundOptions, Scalar, did_you_mean, parsed
 from bouquet.errors import ConfigError
-from bouquet.experiments.settings import option_classes, parse_pairs, read_config_file, validate, with_defaults
+from bouquet.experiments.settings import parse_pairs, read_config_file, validate, with_defaults
 from bouquet.experiments.table_file import RESERVED_KEYS, SHARED_KEYS, Part, sentence
 from client_app.personalization import check_order
 from data_partition import has_time
@@ -230,18 +230,18 @@ def _parameter(key: str, given: Any) -> Parameter:
 
 def _check_space(given: Mapping[str, Scalar], space: Mapping[str, Parameter]) -> None:
     """Refuse settings that no run of this row has, and ranges that go further than the setting does."""
-    for key, parameter in space.items():
-        for value in parameter.values:
-            check({key: value}, option_classes())
+    for key in space:
         if key in _SAME_FOR_ALL:
             raise ConfigError(
                 f"'{key}' is the same for all trials of a row, so it cannot be searched: set it in [settings], or in "
                 "the settings of the row."
             )
     lowest = {key: parameter.values[0] for key, parameter in space.items()}
+    validate({**given, **lowest})
     for key, parameter in space.items():
-        for value in parameter.values:
+        for value in parameter.values[1:]:
             try:
                 validate({**given, **lowest, key: value})
             except ConfigError as error:
-                raise ConfigError(f"with {key} = {value!r}, {error}") from None
+                where = "" if f"'{key}'" in str(error) else f"with {key} = {value!r}, "
+                raise ConfigError(f"{where}{error}") from None
