@@ -259,7 +259,7 @@ def test_a_search_that_is_done_runs_nothing_and_more_trials_may_be_asked_for(cop
         ("num-server-rounds = 3", "num-server-rounds = 4", "num-server-rounds = 3, and the file now says 4"),
         ("[0.001, 1.0]", "[0.001, 2.0]", "[search] learning-rate = {'log-uniform': [0.001, 1.0]}, and the file now"),
         ("random-trials = 2", "random-trials = 3", "the search's random-trials = 2, and the file now says 3"),
-        ("seed = 1", "seed = 2", "the search's seed = 1, and the file now says 2"),
+        ("seed = 1", "seed = 2", "seed = 1, and the file now says 2"),
     ],
 )
 def test_a_folder_with_another_search_is_refused(copied, old, new, sentence):
