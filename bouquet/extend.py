@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bouquet.own_packages import PACKAGES, foreign
+
 if TYPE_CHECKING:
     # For editors and type checkers. The same names stand below, and a test compares them.
     # ruff: noqa: I001 - sorted by ruff, every name would take a line of its own.
@@ -98,6 +100,9 @@ __all__ = sorted(_PLACES)
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"bouquet.extend has no {name}: it has {', '.join(sorted(_PLACES))}.")
+    package = _PLACES[name].partition(".")[0]
+    if package in PACKAGES and (sentence := foreign(package)):
+        raise ImportError(sentence)
     value = globals()[name] = getattr(import_module(_PLACES[name]), name)
     return value
 

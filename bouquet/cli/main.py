@@ -15,6 +15,7 @@ from bouquet.cli.deploy_app import deploy, serve
 from bouquet.cli.node_app import node, recommend
 from bouquet.errors import BouquetError
 from bouquet.extras import need
+from bouquet.own_packages import broken, put_first
 
 app = typer.Typer(
     help="Federated recommendation on Flower.",
@@ -232,6 +233,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 def main() -> None:
     """Entry point of the program."""
+    put_first()
     # Asked to end, a run ends as after Ctrl-C: Flower's processes first, and a folder that says so.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -241,6 +243,11 @@ def main() -> None:
         status = error.exit_status
     except KeyboardInterrupt:
         status = 130
+    except ImportError as error:
+        if not (sentence := broken(error)):
+            raise
+        print(sentence, file=sys.stderr)
+        status = 1
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         print(f"The system refused: {error.strerror or error}{where}.", file=sys.stderr)

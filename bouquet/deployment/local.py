@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,6 +30,7 @@ from bouquet.engines.release import (
 )
 from bouquet.errors import ConfigError, RunFailed, StateError
 from bouquet.files import write_atomically
+from bouquet.own_packages import command as own_program
 
 START_SECONDS = 90.0
 MARK, PROCESS_MARK = "BOUQUET_DEPLOYMENT", "BOUQUET_PROCESS"
@@ -149,7 +149,7 @@ class LocalDeployment:
         home.mkdir(parents=True, exist_ok=True)
         config = {**node.config, "state-key": str(self.keys / "nodes" / name / "state.key")}
         command = supernode_command(plan.fleet, self.keys / "nodes" / name, config, node.port)
-        self._start(name, home, [sys.executable, "-m", "bouquet.deployment.supervise", *command])
+        self._start(name, home, [*own_program("bouquet.deployment.supervise"), *command])
 
     def await_online(self, names: Sequence[str]) -> None:
         """Wait until the SuperLink sees all of these nodes.

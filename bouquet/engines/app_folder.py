@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import tomli_w
 
 from bouquet import __version__
 from bouquet.config import Scalar
-
-PACKAGES = ("bouquet", "client_app", "data_partition", "models", "server_app", "strategies")
+from bouquet.own_packages import PACKAGES, ROOT
 
 
 def write_app_folder(folder: Path, settings: Mapping[str, Scalar]) -> None:
@@ -28,12 +26,8 @@ def write_app_folder(folder: Path, settings: Mapping[str, Scalar]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None
-        assert spec.submodule_search_locations
-        source = Path(next(iter(spec.submodule_search_locations)))
         ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-        shutil.copytree(source, folder / package, ignore=ignore, dirs_exist_ok=True)
+        shutil.copytree(ROOT / package, folder / package, ignore=ignore, dirs_exist_ok=True)
     document = {
         "project": {"name": "bouquet", "version": __version__, "dependencies": []},
         "tool": {

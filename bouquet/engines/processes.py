@@ -26,6 +26,8 @@ import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bouquet.own_packages import command as own_program
+
 GRACE_SECONDS = 10.0
 WATCH_SECONDS = 1.0
 LOOK_SECONDS = 0.02
@@ -52,9 +54,7 @@ class Tree:
         outside = os.getsid(0)
         self._members = Members(mark, outside)
         command = [
-            sys.executable,
-            "-m",
-            "bouquet.engines.processes",
+            *own_program("bouquet.engines.processes"),
             str(os.getpid()),
             mark,
             str(outside),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bouquet.engines.polling import Polling
 from bouquet.errors import ConfigError
+from bouquet.own_packages import command as own_program
 from bouquet.policy import Policy
 
 if TYPE_CHECKING:  # a device at rest does without pydantic
@@ -86,7 +87,7 @@ def superlink_command(
     Raises:
         ConfigError: nodes shall have an address of their own, and this release has none for them.
     """
-    command = [sys.executable, "-m", "bouquet.engines.superlink", "--host", host, "--port", str(port)]
+    command = [*own_program("bouquet.engines.superlink"), "--host", host, "--port", str(port)]
     if has_fleet_port():
         command += ["--fleet-api-address", fleet]
     elif fleet != f"{host}:{port}":
@@ -127,7 +128,7 @@ def supernode_command(
         only_when: conditions for taking part, as `bouquet.conditions` has them.
         polling: how often it asks for messages; None: as usual.
     """
-    command = [sys.executable, "-m", "client_app.edge.supernode", "--superlink", superlink]
+    command = [*own_program("client_app.edge.supernode"), "--superlink", superlink]
     command += ["--root-certificates", str(keys / "ca.crt")]
     command += ["--auth-supernode-private-key", str(keys / "node.key")]
     command += ["--host", "127.0.0.1", "--port", str(port), *_server_tls(keys, "local", "local-ca.crt")]

@@ -34,10 +34,10 @@ from typing import Any, NoReturn
 
 from bouquet import __version__
 from bouquet.conditions import Conditions
-from bouquet.engines.app_folder import PACKAGES
 from bouquet.engines.polling import BUSY, REST, Polling
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
+from bouquet.own_packages import PACKAGES
 from client_app.edge.asking import (
     keep_little_memory,
     leave_after_a_lost_message,
