@@ -240,6 +240,12 @@ class RoundOptions(Options):
         description="A round goes on without the others once this fraction of its users has replied; "
         "what comes later is dropped and counted.",
     )
+    recommendations: int = Field(
+        100,
+        ge=0,
+        description="In a simulation, how many of the best items of each user are kept of the reported round, for "
+        "`bouquet recommend --run`; 0: none.",
+    )
     checkpoints_kept: int = Field(2, ge=1, description="Newest checkpoints that stay on the disk.")
     min_reply_fraction: float = Field(
         0.5, gt=0, le=1, description="The run fails when fewer of a round's users than this give a valid reply."

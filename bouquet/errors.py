@@ -4,6 +4,13 @@ Every message says what was wrong, where, and what would be right. The command l
 exits with the status of the class; nothing else of the program catches these.
 """
 
+import json
+import os
+from pathlib import Path
+
+ERROR_FILE = "BOUQUET_ERROR_FILE"
+"""In the environment of a command whose caller is a program: where it says what ended it."""
+
 
 class BouquetError(Exception):
     """Base of every error that is reported as one sentence."""
@@ -31,3 +38,18 @@ class WireError(BouquetError):
 
 class RunFailed(BouquetError):
     """A run cannot go on: too few nodes came, or too few of them gave valid replies."""
+
+
+def tell(error: BouquetError) -> None:
+    """Say what ends this command to the program that called it, if one did."""
+    if path := os.environ.get(ERROR_FILE):
+        Path(path).write_text(json.dumps({"kind": type(error).__name__, "sentence": str(error)}))
+
+
+def told(path: Path) -> BouquetError | None:
+    """The error that `tell` wrote; None: none did."""
+    if not path.exists():
+        return None
+    said = json.loads(path.read_text())
+    kinds = {kind.__name__: kind for kind in BouquetError.__subclasses__()}
+    return kinds.get(said["kind"], BouquetError)(said["sentence"])

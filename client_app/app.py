@@ -14,6 +14,7 @@ from bouquet.wire import EvaluateRequest, RosterRequest, TrainRequest
 from client_app.edge.growing_history import is_device
 from client_app.edge.handlers import after_evaluation, after_training, before_training, device_node, device_roster
 from client_app.folding import unfolding
+from client_app.node.lists import Shown, folder_of
 from client_app.side import Node, node_of
 
 app = ClientApp(mods=[unfolding])
@@ -57,8 +58,12 @@ def evaluate(message: Message, context: Context) -> Message:
     request = EvaluateRequest.decode(message.content, node.shared_specs)
     # Metrics are asked for, and no update of any kind.
     _policy(context).refuse_run(node.config, "sum", request.reports)
+    folder = folder_of(node.config, context.node_config)
+    shown = Shown(node.histories, node.config.recommendations, exclude_known=node.config.repeats == "drop")
     with node.alone(request.series):
-        reply = node.evaluate(request)
+        reply = (node.watched_by(shown.take) if folder else node).evaluate(request)
+    if folder:
+        shown.leave(folder, request.round)
     if is_device(context.node_config):
         after_evaluation(node, request, context.run_config, context.node_config)
     event("evaluated", round=request.round, users=len(request.users), seconds=reply.seconds)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bouquet.arrays import Specs
 from bouquet.cells import Cells
@@ -17,6 +14,7 @@ from bouquet.config import RunConfig, Scalar, Settings, lookup, parsed
 from bouquet.methods import METHODS
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest, Update
 from client_app.node.histories import Histories
+from client_app.node.lists import Watch
 from client_app.node.place import Place, place_of
 
 
@@ -38,8 +36,8 @@ class Node(Protocol):
         """The arrays that may travel."""
         ...
 
-    def watched_by(self, watch: Callable[[NDArray[np.float32]], None]) -> Self:
-        """The same node, whose scores somebody sees: those of every evaluated block of users, [b, m]."""
+    def watched_by(self, watch: Watch) -> Self:
+        """The same node, of whose evaluations somebody sees the scores that its users would recommend with."""
         ...
 
     def alone(self, series: str) -> AbstractContextManager[None]:

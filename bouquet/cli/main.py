@@ -13,7 +13,7 @@ import bouquet
 from bouquet import __version__
 from bouquet.cli.deploy_app import deploy, serve
 from bouquet.cli.node_app import node, recommend
-from bouquet.errors import BouquetError
+from bouquet.errors import BouquetError, tell
 from bouquet.extras import need
 from bouquet.own_packages import broken, put_first
 
@@ -92,6 +92,20 @@ def report(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder
     from bouquet.cli.compare import report_command
 
     report_command(directory)
+
+
+@app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", help="New folder for the files.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Recommended items of each user.")] = 10,
+) -> None:
+    """The model that a run reports, for other programs: arrays, item ids, recommendations."""
+    from bouquet.reporting.export import export as write
+    from bouquet.reporting.run_directory import RunDirectory
+
+    folder = write(RunDirectory(directory), out, k)
+    print(f"Written: {', '.join(sorted(str(path) for path in folder.iterdir()))}")
 
 
 @app.command()
@@ -240,6 +254,7 @@ def main() -> None:
         status = app(standalone_mode=False, prog_name="bouquet")
     except BouquetError as error:
         print(error, file=sys.stderr)
+        tell(error)
         status = error.exit_status
     except KeyboardInterrupt:
         status = 130

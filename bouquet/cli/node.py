@@ -155,6 +155,21 @@ def recommend_from_model(model: Path, catalogue: Path, history: Path, k: int, fo
     _print_best(_from_model(model, read_catalogue(catalogue), history, ("item", ""), ""), k, format_)
 
 
+def recommend_from_run(run: Path, user: str, k: int, format_: str) -> None:
+    """Print the best items of a user of a finished simulation.
+
+    Raises:
+        ConfigError: there is no such format or user, or so many items were not kept.
+        DataError: there is no finished run, or it kept no recommendations.
+    """
+    # Here, so that a device does without.
+    from bouquet.reporting.recommendations import recommended
+    from bouquet.reporting.run_directory import RunDirectory
+
+    refuse_format(format_)
+    _print_best(recommended(RunDirectory(run), user, k), k, format_)
+
+
 def refuse_format(format_: str) -> None:
     """Raises: ConfigError: there is no such format."""
     if format_ not in ("text", "json"):

@@ -136,11 +136,20 @@ def recommend(
     model: Annotated[Path | None, typer.Option("--model", help="A published model, instead of a device's.")] = None,
     catalogue: Annotated[Path | None, typer.Option("--catalogue", help="With --model: the published CSV.")] = None,
     history: Annotated[Path | None, typer.Option("--history", help="With --model: a CSV of items, and times.")] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="Folder of a finished run, instead of a device's.")] = None,
+    user: Annotated[str, typer.Option("--user", help="With --run: a user, as the data set names it.")] = "",
 ) -> None:
-    """What the device would recommend, offline; with --model, what anybody would be who has a history."""
-    from bouquet.cli.node import recommend_command, recommend_from_model
+    """What the device would recommend, offline; with --model, what anybody would be who has a history; with --run,
+    what a user of a simulation would be."""
+    from bouquet.cli.node import recommend_command, recommend_from_model, recommend_from_run
 
-    if model is None and catalogue is None and history is None:
+    if (run is None) != (not user):
+        raise ConfigError("--run and --user belong together: give both, or none.")
+    if run is not None:
+        if model or catalogue or history:
+            raise ConfigError("--run recommends from a run and --model from a published model: give one of them.")
+        recommend_from_run(run, user, k, format_)
+    elif model is None and catalogue is None and history is None:
         recommend_command(state, k, format_)
     elif model is None or catalogue is None or history is None:
         raise ConfigError("--model, --catalogue and --history belong together: give all three, or none.")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bouquet.catalogue import Catalogue
 from bouquet.cli.beforehand import refuse_folder, refuse_nodes, refuse_too_much
 from bouquet.cli.resume import absolute_paths, refuse_finished, refuse_held, resumed_settings, take_back
 from bouquet.cli.screen import Screen
@@ -100,6 +101,8 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
     with directory.command():
         refuse_held(directory, config)
         directory.create(kept, {"engine": engine, "nodes": nodes})
+        items = Catalogue(tuple(interactions.item_ids.tolist()), interactions.titles)
+        directory.reported.write_ids(interactions.user_ids.tolist(), items)
         if config.resume:
             take_back(directory)
         screen.header(config, interactions, nodes, engine)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.config import Scalar, defaults
+from bouquet.config import RunConfig, Scalar
 from bouquet.errors import ConfigError, DataError
 from bouquet.evaluation import PairedDifference, fairness, holm, metric_values, paired_test
-from bouquet.experiments.settings import option_classes, read_config_file
 from bouquet.randomness import Words
 from bouquet.reporting.run_directory import RunDirectory
 
@@ -27,7 +26,7 @@ class Finished:
 
     Attributes:
         name: its folder, as it was given.
-        settings: its configuration.
+        settings: its configuration: those of all runs, and those of its method that are in its folder.
         summary: its `summary.json`.
         users: [n] keys, ascending.
         values: [n, parts, candidate sets, metrics] per-user metrics of the reported round.
@@ -72,7 +71,7 @@ def finished(path: Path) -> Finished:
     users, values = directory.read_users()
     order = np.argsort(users)
     # A setting that is younger than the run had its default.
-    settings = defaults(option_classes()) | read_config_file(directory.config)
+    settings = RunConfig().to_flat() | directory.read_config()
     return Finished(str(path), settings, summary, users[order], values[order].astype(np.float64))
 
 

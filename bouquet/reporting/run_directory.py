@@ -5,6 +5,7 @@ metrics.jsonl    one line per round
 events.jsonl     one line for everything that happened: rounds, nodes that came or left, refused replies
 summary.json     status running | completed | failed | stopped; figures only when completed
 users.safetensors  per-user metrics of the reported round, for paired tests
+reported/        the model of the reported round, and what it would recommend
 checkpoints/     what the server needs to resume
 nodes/           private state of simulated nodes
 .lock            held by the server of the run, .command by the command that started it, as long as they are at work
@@ -39,6 +40,7 @@ from bouquet.errors import ConfigError, DataError, StateError
 from bouquet.extras import is_there
 from bouquet.files import digest_of, is_locked, locked, write_atomically
 from bouquet.randomness import Words
+from bouquet.reporting.reported import ReportedFolder
 
 _STATUS = ("running", "completed", "failed", "stopped")
 _DIGEST = re.compile(rb"# digest: ([0-9a-f]{32})\n\Z")
@@ -78,6 +80,11 @@ class RunDirectory:
     def model(self) -> Path:
         """The model that was published last, of a method whose devices only count."""
         return self.path / "model.safetensors"
+
+    @property
+    def reported(self) -> ReportedFolder:
+        """The model of the round that is reported, and what it would recommend."""
+        return ReportedFolder(self.path / "reported")
 
     @property
     def checkpoints(self) -> Path:
@@ -254,12 +261,22 @@ class RunDirectory:
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def read_config(self) -> dict[str, Any]:
-        """The settings of the run."""
-        return dict(tomllib.loads(self.config.read_text()).get("run", {}))
+        """The settings of the run.
+
+        Raises:
+            DataError: there is no such file, or it is damaged.
+        """
+        return self._read_config("run")
 
     def engine(self) -> dict[str, Any]:
-        """How the run was carried out: engine and number of nodes."""
-        return dict(tomllib.loads(self.config.read_text()).get("engine", {}))
+        """How the run was carried out: engine and number of nodes. As `read_config`."""
+        return self._read_config("engine")
+
+    def _read_config(self, table: str) -> dict[str, Any]:
+        try:
+            return dict(tomllib.loads(self.config.read_text()).get(table, {}))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise DataError(f"{self.config} cannot be read ({error}).") from None
 
     def write_users(self, users: Words, values: NDArray[np.floating]) -> None:
         """Per-user metrics of the reported round: keys [n] and [n, parts, candidate sets, metrics]."""

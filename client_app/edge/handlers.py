@@ -133,6 +133,6 @@ def _node(
     return node_at(settings, Place(histories, device.folder / "private", True, device.seal, kept))
 
 
-def _keep(device: Device, catalogue: Catalogue, round_: int, scores: np.ndarray) -> None:
+def _keep(device: Device, catalogue: Catalogue, round_: int, positions: np.ndarray, scores: np.ndarray) -> None:
     order = np.argsort(-scores[0], kind="stable")[:KEPT_RECOMMENDATIONS]
     device.save_recommendations(catalogue, order.tolist(), scores[0][order].tolist(), round_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from bouquet.sealing import Seal
 from bouquet.secret_draws import SecretDraws
 from client_app.node.groups import Model, models_of
 from client_app.node.histories import Histories, with_decoys
+from client_app.node.lists import Watch, watched
 from client_app.node.place import Place, place_of
 from client_app.personalization import check_order
 from client_app.personalization.base import Personalization
@@ -36,7 +37,7 @@ class Host:
         place: who lives here, and where what is private is kept.
         backbone: the model.
         methods: what stands between the arrays that travel and the backbone, plug-ins first.
-        on_scores: given the scores of every evaluated block of users, [b, m].
+        on_scores: told what users would recommend with, whenever they are evaluated.
         for_show: whether the histories hold decoys, and this is the node that the server sees; see `shown`.
         groups: the model of each group where users have models of different sizes; `backbone` is the largest then.
     """
@@ -45,7 +46,7 @@ class Host:
     place: Place
     backbone: Backbone
     methods: tuple[Personalization, ...]
-    on_scores: Callable[[NDArray[np.float32]], None] | None = None
+    on_scores: Watch | None = None
     groups: tuple[Model, ...] = ()
     for_show: bool = False
 
@@ -79,18 +80,9 @@ class Host:
             )
         return SecretDraws(self.seal.subkey("draws"))
 
-    def watched(self, scorer: ScoreBlock) -> ScoreBlock:
-        """A scorer whose scores `on_scores` sees."""
-        if not (watch := self.on_scores):
-            return scorer
-
-        def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-            values = scorer(rows)
-            if np.isfinite(values).all():
-                watch(values)
-            return values
-
-        return scores
+    def watched(self, scorer: ScoreBlock, positions: NDArray[np.int64]) -> ScoreBlock:
+        """A scorer of these users whose scores `on_scores` sees, but for those of users that are not finite."""
+        return watched(scorer, positions, self.on_scores)
 
     @cached_property
     def shown(self) -> Host:

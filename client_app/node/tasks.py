@@ -18,6 +18,7 @@ from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.packed import by_entry
 from bouquet.ragged import Ragged, one_after_another
 from client_app.node.host import Host
+from client_app.node.lists import blocks
 from client_app.node.scoring import reads_histories, scorer
 from client_app.personalization.base import Changes, Given, Tuning
 from client_app.state.row_overrides import OwnRows
@@ -98,7 +99,7 @@ def rank(
 
     def after(read: Ragged, *, shown: bool = False) -> ScoreBlock:
         score = scorer(host.backbone, host.methods, given, read, round_, own_rows=own_rows)
-        return _noting_unfit(host.watched(score) if shown else score, fit)
+        return _noting_unfit(host.watched(score, positions) if shown else score, fit)
 
     scores: ScoreBlock | dict[str, ScoreBlock]
     # What a device would recommend now goes on after everything that is known.
@@ -110,8 +111,8 @@ def rank(
             scores = {"validation": after(train), "test": now}
         else:
             scores = after(train)
-            if host.on_scores and len(positions):
-                now(np.arange(len(positions)))
+            for rows in blocks(len(positions), histories.num_items) if host.on_scores else []:
+                now(rows)
     values = evaluate_users(
         scores,
         num_items=histories.num_items,

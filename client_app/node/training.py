@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bouquet.arrays import Specs
 from bouquet.cells import Cells
@@ -19,6 +15,7 @@ from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply
 from client_app.node import handlers, needs
 from client_app.node.histories import Histories
 from client_app.node.host import Host, host_at
+from client_app.node.lists import Watch
 from client_app.node.place import Place
 
 
@@ -51,7 +48,7 @@ class TrainingNode:
     def shared_specs(self) -> Specs:
         return self.host.shared_specs
 
-    def watched_by(self, watch: Callable[[NDArray[np.float32]], None]) -> Self:
+    def watched_by(self, watch: Watch) -> Self:
         return replace(self, host=replace(self.host, on_scores=watch))
 
     def alone(self, series: str) -> AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from bouquet.packed import by_entry
 from bouquet.ragged import Ragged, one_after_another
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest, Update
 from client_app.node.histories import Histories, no_order
+from client_app.node.lists import Watch, blocks, watched
 from client_app.node.place import Place
 from client_app.state.folders import StateFolders
 from client_app.sums.counter import Counter, Recommender
@@ -63,13 +64,13 @@ class SumsNode(ABC):
         config: the run's settings.
         place: who lives here, and where what is private is kept.
         device: the method's half on the device.
-        on_scores: given the scores of every evaluated block of users, [b, m].
+        on_scores: told what users would recommend with, whenever they are evaluated.
     """
 
     config: RunConfig
     place: Place
     device: Recommender
-    on_scores: Callable[[NDArray[np.float32]], None] | None = None
+    on_scores: Watch | None = None
 
     @property
     def histories(self) -> Histories:
@@ -83,7 +84,7 @@ class SumsNode(ABC):
     def _folders(self) -> StateFolders:
         return self.place.folders()
 
-    def watched_by(self, watch: Callable[[NDArray[np.float32]], None]) -> Self:
+    def watched_by(self, watch: Watch) -> Self:
         return replace(self, on_scores=watch)
 
     def alone(self, series: str) -> AbstractContextManager[None]:
@@ -120,16 +121,21 @@ class SumsNode(ABC):
         train, validation = histories.train.take(positions), histories.validation.take(positions)
         fit = np.ones(len(positions), dtype=bool)
 
-        def after(read: Ragged) -> ScoreBlock:
+        def after(read: Ragged, *, shown: bool = False) -> ScoreBlock:
+            def computed(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+                return self.device.scores(request.shared, read.take(rows))
+
+            score = watched(computed, positions, self.on_scores if shown else None)
+
             def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-                values = self.device.scores(request.shared, read.take(rows))
+                values = score(rows)
                 good = by_entry(np.isfinite(values))
                 fit[rows[~good]] = False
                 return values if good.all() else np.where(good[:, None], values, np.float32(0))
 
             return scores
 
-        known = after(one_after_another(train, validation))
+        known = after(one_after_another(train, validation), shown=True)
         parts: Mapping[str, ScoreBlock] = {
             "validation": after(train),
             "test": known if self.config.test_history == "known" else after(train),
@@ -145,8 +151,9 @@ class SumsNode(ABC):
         whole = EvaluateReply(request.users, values.astype(np.float32))
         unfit = request.users[~fit].tolist()
         reply = whole.without(dict.fromkeys(unfit, "its scores are not finite")) if unfit else whole
-        if self.on_scores and len(positions) and not unfit:
-            self.on_scores(known(np.arange(len(positions))))
+        if self.on_scores and self.config.test_history != "known":
+            for rows in blocks(len(positions), histories.num_items):
+                known(rows)
         return replace(reply, seconds=time.perf_counter() - start)
 
 

@@ -23,7 +23,7 @@ from strategies.federation.hooks import Extra, Hooks
 from strategies.federation.messages import Messages
 from strategies.federation.needs import refuse_what_does_not_fit
 from strategies.federation.nodes import Nodes
-from strategies.federation.observers import Checkpoints, Patience
+from strategies.federation.observers import Checkpoints, Patience, Reported
 from strategies.federation.roster import await_roster
 
 __all__ = ["BaseStrategy", "Extra"]
@@ -40,6 +40,7 @@ class BaseStrategy(Hooks, Strategy):
         self._messages = Messages(self)
         self._patience = Patience(self)
         self._checkpoints = Checkpoints(self, self._patience)
+        self._reported = Reported(self)
 
     def summary(self) -> None:
         """Nothing to add: the results folder has the configuration."""
@@ -106,6 +107,7 @@ class BaseStrategy(Hooks, Strategy):
                 result.evaluate_metrics_clientapp[server_round] = (
                     self.aggregate_evaluate(server_round, replies) or MetricRecord()
                 )
+                self._reported.look(server_round, arrays)
                 evaluated = time.perf_counter()
             if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:
                 result.evaluate_metrics_serverapp[server_round] = metrics
@@ -116,10 +118,13 @@ class BaseStrategy(Hooks, Strategy):
             # round again. The other way round it would go on after a round that has no line.
             self.directory.append_round(server_round, self.line, durable=due)
             if due:
+                self._reported.write()
                 self._checkpoints.write(server_round, unpack(arrays), look)
+                self._reported.forget_others()
             self._messages.nodes.confirm()
             event("round", round=server_round, users=self.line["users"], asked=self.line["asked"])
         self.finish()
+        self._reported.end()
         self._messages.nodes.close()
         return result
 
@@ -160,6 +165,7 @@ class BaseStrategy(Hooks, Strategy):
         self.directory.begin(self.checkpoint_round)
         if resumed:
             self._checkpoints.refuse_end_without_evaluation(num_rounds)
+        self._reported.begin(simulated)
         return arrays
 
     def _ask(self, pace: Pace) -> list[Message]:

@@ -15,8 +15,8 @@ import numpy as np
 from bouquet.needs import bytes_of, expected_rows, refuse_disk, refuse_memory, update_bytes
 from strategies.federation.hooks import Hooks
 
-# The model as a record, as arrays, and the same of the next round.
-_COPIES = 4
+# The model as a record, as arrays, the same of the next round, and a record of the best one.
+_COPIES = 5
 
 # As they came, and decoded.
 _REPLY_COPIES = 2

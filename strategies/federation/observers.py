@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 
 from bouquet.arrays import Arrays
+from bouquet.catalogue import read_catalogue
 from bouquet.errors import ConfigError
+from bouquet.published import PublishedModel
+from bouquet.records import unpack
 from bouquet.reporting.events import event
 from strategies.federation.checkpoint import (
     Checkpoint,
@@ -31,6 +36,60 @@ class Patience:
         config = self._method.config
         waited = (server_round - self._method.best.round) // config.evaluate_every
         return 0 < config.patience <= waited
+
+
+class Reported:
+    """Keeps the model of the best round, and has the lists that a simulation's nodes made of it stay.
+
+    It is written with a checkpoint, and at the end: a run that is resumed finds what is best up to there.
+
+    Args:
+        method: whose run it is.
+    """
+
+    def __init__(self, method: Hooks) -> None:
+        self._method = method
+        self._folder = method.directory.reported
+        self._arrays: ArrayRecord | None = None
+        self._written = 0
+
+    def begin(self, simulated: bool) -> None:
+        """Once the run has begun, or gone back to its checkpoint."""
+        if simulated and self._method.config.recommendations:
+            self._folder.create()
+        self._written = self._method.best.round
+        self._folder.keep_only({self._written})
+
+    def look(self, server_round: int, arrays: ArrayRecord) -> None:
+        """After the evaluation of a round with these shared arrays."""
+        best = self._method.best.round
+        if best == server_round:
+            self._arrays = arrays
+        self._folder.keep_only({best, self._written})
+
+    def write(self) -> None:
+        """Have the model of the best round on the disk, beside the one before."""
+        if self._arrays is None:
+            return
+        method, best = self._method, self._method.best.round
+        settings, catalogue = method.options.to_flat(), method.roster.catalogue
+        self._folder.write_model(
+            PublishedModel(method.config.strategy, settings, catalogue, unpack(self._arrays), best)
+        )
+        if method.config.catalogue_file:
+            read_catalogue(Path(method.config.catalogue_file)).save(self._folder.catalogue)
+        self._arrays = None
+
+    def forget_others(self) -> None:
+        """Once a checkpoint does not need another round's any more."""
+        self._written = self._method.best.round
+        self._folder.keep_only({self._written})
+
+    def end(self) -> None:
+        """After the last round."""
+        self.write()
+        self.forget_others()
+        self._folder.join(self._written)
 
 
 class Checkpoints:

@@ -90,7 +90,7 @@ def test_a_device_goes_on_after_all_that_is_known(tmp_path, backbone, test_histo
     """What it keeps as recommendations does not depend on how the test item is ranked."""
     host, given, positions = hosted(tmp_path, backbone)
     kept = []
-    rank(with_history(host, test_history, on_scores=kept.append), given, positions, 1)
+    rank(with_history(host, test_history, on_scores=lambda users, scores: kept.append(scores)), given, positions, 1)
     now = read_at(with_history(host, "known"), positions, "test")
     expected = scorer(host.backbone, host.methods, given, now, 1)(np.arange(6))
     assert len(kept) == 1
