@@ -23,6 +23,7 @@ import pytest
 import tomli_w
 import typer.main
 
+import bouquet
 from bouquet import __version__
 from bouquet.cli.explain import allowed, settings
 from bouquet.cli.main import app
@@ -377,6 +378,25 @@ def test_the_example_of_a_strategy_runs_and_the_summary_is_as_documented(tmp_pat
     for line in (tmp_path / "1" / "metrics.jsonl").read_text().splitlines():
         for key in json.loads(line):
             assert f"`{key}`" in lines, f"files.md does not know '{key}' of metrics.jsonl"
+
+
+def test_the_page_about_python_runs(tmp_path, monkeypatch, capsys):
+    """Its blocks one after another, as in a notebook; it knows every public name and what a run has."""
+    monkeypatch.chdir(tmp_path)
+    page = REPOSITORY / "docs" / "reference" / "python.md"
+    notebook: dict[str, Any] = {}
+    for code in codes(page):
+        if code.language == "python":
+            exec(compile(code.text, page.name, "exec"), notebook)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("<Run of fcf on synthetic: HR@10 0.")
+    assert printed[-1] == "There is no setting 'learning-rte'. Did you mean 'learning-rate'?"
+    text = page.read_text()
+    assert printed[-1] in text
+    for name in (*bouquet.__all__, *(name for name in dir(notebook["run"]) if not name.startswith("_"))):
+        assert re.search(rf"(bouquet\.|`|`, `){name}\b", text) or name == "__version__", (
+            f"python.md does not know {name}"
+        )
 
 
 def test_the_page_about_strategies_knows_what_a_method_decides():

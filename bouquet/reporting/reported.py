@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.catalogue import Catalogue, load_catalogue
+from bouquet.catalogue import Catalogue, fingerprint, load_catalogue
 from bouquet.checked import checked_tensors, read_checked
 from bouquet.errors import DataError, StateError
 from bouquet.files import private_folder, write_atomically
@@ -82,7 +82,8 @@ class ReportedFolder:
         """Who and what rows and keys are: raw ids of a data set."""
         self.create()
         catalogue.save(self.catalogue)
-        write_atomically(self.users, json.dumps(list(users)), private=True)
+        document = {"digest": fingerprint(list(users)), "users": list(users)}
+        write_atomically(self.users, json.dumps(document), private=True)
 
     def write_model(self, model: PublishedModel) -> None:
         """Keep the shared arrays of a round."""
@@ -166,10 +167,16 @@ class ReportedFolder:
         Raises:
             DataError: the file is damaged.
         """
+        if not self.users.exists():
+            return []
         try:
-            return [str(user) for user in json.loads(self.users.read_text())] if self.users.exists() else []
-        except ValueError as error:
+            document = json.loads(self.users.read_text())
+            users = [str(user) for user in document["users"]]
+            if fingerprint(users) != document["digest"]:
+                raise ValueError("its digest does not fit")
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{self.users} is damaged ({error}).") from None
+        return users
 
     def _write(self, path: Path, lists: Lists, *, durable: bool) -> None:
         arrays: dict[str, NDArray[Any]] = {"users": lists.users, "items": lists.items, "scores": lists.scores}

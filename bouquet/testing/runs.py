@@ -155,6 +155,24 @@ def assert_equal_runs(found: RunDirectory, expected: RunDirectory, exact: bool =
         users, others = (rows[np.lexsort(rows.T)] for rows in (users, others))
     np.testing.assert_array_equal(users, others)
     assert [line["round"] for line in found.rounds()] == [line["round"] for line in expected.rounds()]
+    if exact:
+        assert_same_report(found, expected)
+
+
+def assert_same_report(found: RunDirectory, expected: RunDirectory) -> None:
+    """The reported model, and where the run is a simulation what it would recommend."""
+    best = expected.read_summary()["best_round"]
+    kept = [sorted(path.name for path in run.reported.path.glob("round-*")) for run in (found, expected)]
+    assert kept[0] == kept[1]
+    assert len(kept[0]) <= 2, "only the reported round stays"
+    one, other = (run.reported.read_model(best) for run in (found, expected))
+    assert one.arrays.keys() == other.arrays.keys()
+    for name, values in other.arrays.items():
+        np.testing.assert_array_equal(one.arrays[name], values)
+    if expected.reported.lists(best).exists():
+        lists, others = (vars(run.reported.read_lists(best)) for run in (found, expected))
+        for name, values in others.items():
+            np.testing.assert_array_equal(lists[name], values)
 
 
 # -- what nodes were told and said -----------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ def folder(tmp_path_factory):
     write_data(home / "data.csv", 12, 40, 12.0)
     settings = small_settings(home, strategy="pfedrec", num_server_rounds=4)
     directory = run_here(home / "run", settings, 1)
+    directory.reported.write_ids([f"u{n}" for n in range(12)], Catalogue(("a", "b"), ("A", "")))
     return directory, settings | {"state-dir": str(directory.nodes), "out": str(directory.path)}
 
 
@@ -85,6 +86,8 @@ def everything(directory, settings):
     origins = state.origins(positions, checkpoint.versions)
     tables = {str(origin): contents(state.origin(origin)) for origin in np.unique(origins)}
     users, metrics = directory.read_users()
+    reported, best = directory.reported, checkpoint.best.round
+    model = reported.read_model(best)
     of_checkpoint = {name: getattr(checkpoint, name) for name in ("users", "sizes", "versions", "owners")}
     return {
         "config": directory.config.read_bytes() and (directory.read_config(), directory.engine()),
@@ -95,6 +98,8 @@ def everything(directory, settings):
         "private": contents(private) | contents(own.values) | contents({"rows": own.rows.values}),
         "tables": tables,
         "by user": contents({"users": users, "metrics": metrics}),
+        "reported": (contents(model.arrays), contents(vars(reported.read_lists(best)))),
+        "ids": (reported.read_users(), reported.read_catalogue()),
     }
 
 
@@ -104,6 +109,10 @@ FILES = {
     "metrics.jsonl": 0.98,
     "summary.json": 0.0,
     "users.safetensors": 1.0,
+    "reported/round-00000?.safetensors": 1.0,
+    "reported/round-00000?-lists.safetensors": 1.0,
+    "reported/catalogue.json": 0.9,
+    "reported/users.json": 0.9,
     "checkpoints/round-000004.safetensors": 1.0,
     "checkpoints/round-000002.safetensors": 0.0,
     "nodes/*/node-0-of-1/index.safetensors": 1.0,
