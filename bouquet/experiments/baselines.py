@@ -196,7 +196,7 @@ def _federated_row(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     from server_app.app import app as server_app
 
     with tempfile.TemporaryDirectory(prefix="bouquet-local-") as folder:
-        changed = {**settings, "checkpoint-every": 0, "out": folder, "state-dir": folder}
+        changed = {**settings, "checkpoint-every": 0, "recommendations": 0, "out": folder, "state-dir": folder}
         RunDirectory(folder).create(changed, {"engine": "local", "nodes": 1})
         LocalRun(server_app, client_app, 1, changed)()
         summary = RunDirectory(folder).read_summary()
