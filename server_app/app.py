@@ -60,7 +60,7 @@ def _run(
     try:
         strategy = strategy_of(parsed(settings), directory)
         strategy.start(grid)
-        directory.write_users(strategy.roster.users, strategy.best.values)
+        directory.write_users(strategy.roster.users, strategy.best.values, strategy.roster.sizes)
         directory.write_summary(summary(strategy, time.perf_counter() - start))
     except BouquetError as error:
         directory.write_failed(str(error))

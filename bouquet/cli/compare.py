@@ -13,9 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bouquet.cli.screen import Screen
+from bouquet.cli.screen import LABELS, Screen
 from bouquet.config import lookup
-from bouquet.errors import DataError
+from bouquet.errors import ConfigError, DataError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
 from bouquet.experiments.comparison import Finished, completed_summary, finished, paired_tests, require_same_data
 from bouquet.experiments.figures import figure, kilobytes, probability
@@ -68,6 +68,21 @@ def report_command(path: Path) -> None:
     if not summary.get("federated", True) and not summary.get("foreign"):
         raise DataError(f"{path} holds a centralized row and no federated run; look at it with bouquet compare {path}.")
     Screen().table(RunDirectory(path))
+
+
+def page_command(paths: Sequence[Path], out: Path, examples: int) -> None:
+    """Write finished runs as one HTML page.
+
+    Raises:
+        ConfigError: the runs are on different data, or the page would replace a file of a run.
+        DataError: a run is missing, unfinished or damaged.
+    """
+    from bouquet.experiments.page.page import write_page
+
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; --html takes the name of a file, such as {out / 'report.html'}.")
+    write_page(paths, out, LABELS, examples)
+    print(f"Written: {out}")
 
 
 def wide_console() -> Console:

@@ -13,7 +13,7 @@ import bouquet
 from bouquet import __version__
 from bouquet.cli.deploy_app import deploy, serve
 from bouquet.cli.node_app import node, recommend
-from bouquet.errors import BouquetError, tell
+from bouquet.errors import BouquetError, ConfigError, tell
 from bouquet.extras import need
 from bouquet.own_packages import broken, put_first
 
@@ -87,11 +87,24 @@ def compare(
 
 
 @app.command()
-def report(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")]) -> None:
-    """The table of a finished run again."""
-    from bouquet.cli.compare import report_command
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Folder of a finished run; with --html several, or a table's.")
+    ],
+    html: Annotated[Path | None, typer.Option("--html", help="Write one page of all of them to this file.")] = None,
+    examples: Annotated[
+        int, typer.Option("--examples", min=0, help="Users whose recommendations the page shows, where a run has them.")
+    ] = 3,
+) -> None:
+    """The table of a finished run again, or a page of runs side by side."""
+    from bouquet.cli.compare import page_command, report_command
 
-    report_command(directory)
+    if html:
+        page_command(directories, html, examples)
+    elif len(directories) > 1:
+        raise ConfigError("On the screen report shows one run; give --html FILE, or take bouquet compare.")
+    else:
+        report_command(directories[0])
 
 
 @app.command()

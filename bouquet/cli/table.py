@@ -159,7 +159,7 @@ def _run_centralized(cell: Cell, directory: RunDirectory) -> None:
     except Exception as error:
         directory.write_summary({"status": "failed", "error": str(error)})
         raise
-    directory.write_users(ground.histories.users, values)
+    directory.write_users(ground.histories.users, values, ground.histories.train.lengths)
     directory.write_summary(summary_of(ground, cell.row.centralized, values, chosen) | {"seed": config.seed})
 
 

@@ -89,7 +89,7 @@ def command_line(file: Path, out: Path, overrides: Sequence[str], command: str =
 def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
     first = results[0].runs[0]
     data, settings = first.summary, first.settings
-    rule = _rule(first)
+    rule = rule_of(first)
     negatives = {
         run.summary["train_negatives"] for result in results for run in result.runs if not result.row.centralized
     }
@@ -132,7 +132,7 @@ def _candidates(name: str, repeats: bool) -> str:
     return f"{name} = the hidden item and {name.removeprefix('sampled-')} random items that the user never touched"
 
 
-def _rule(run: Finished) -> str:
+def rule_of(run: Finished) -> str:
     """What is held out, in words."""
     if shares := SHARES.get(str(run.settings["split"])):
         share = float(run.settings["validation-share"])

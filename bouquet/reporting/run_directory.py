@@ -278,9 +278,15 @@ class RunDirectory:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise DataError(f"{self.config} cannot be read ({error}).") from None
 
-    def write_users(self, users: Words, values: NDArray[np.floating]) -> None:
-        """Per-user metrics of the reported round: keys [n] and [n, parts, candidate sets, metrics]."""
+    def write_users(self, users: Words, values: NDArray[np.floating], sizes: NDArray[np.integer] | None = None) -> None:
+        """Per-user metrics of the reported round: keys [n] and [n, parts, candidate sets, metrics].
+
+        Args:
+            sizes: [n] training interactions of each user, which say how active it is.
+        """
         arrays: dict[str, NDArray[Any]] = {"users": users, "metrics": values.astype(np.float32)}
+        if sizes is not None:
+            arrays["sizes"] = sizes.astype(np.int64)
         write_atomically(self.users, checked_tensors(arrays, {}), private=True)
 
     def read_users(self) -> tuple[Words, NDArray[np.float32]]:
@@ -289,14 +295,25 @@ class RunDirectory:
         Raises:
             DataError: the file is missing or damaged.
         """
+        arrays = self._users_file()
+        return arrays["users"], arrays["metrics"]
+
+    def read_sizes(self) -> NDArray[np.int64] | None:
+        """[n] training interactions of the users of `read_users`; None where an older version wrote the file.
+
+        Raises:
+            DataError: as `read_users`.
+        """
+        return self._users_file().get("sizes")
+
+    def _users_file(self) -> dict[str, NDArray[Any]]:
         try:
             with safe_open(self.users, framework="numpy") as file:
                 checked = file.metadata() is not None
             # Without any metadata it is of a version that wrote no digest.
-            arrays = read_checked(self.users)[0] if checked else load_file(self.users)
+            return read_checked(self.users)[0] if checked else load_file(self.users)
         except (OSError, SafetensorError, StateError) as error:
             raise DataError(f"{self.users} cannot be read ({error}).") from None
-        return arrays["users"], arrays["metrics"]
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Finished runs as one HTML page that needs nothing but a browser."""
