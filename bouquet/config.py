@@ -213,6 +213,11 @@ class RoundOptions(Options):
     resume: str = Field("", description="Folder of a stopped run to go on with.")
     out: str = Field("", description="Folder for the results; empty: runs/<time>-<strategy>-<dataset>.")
     state_dir: str = Field("", description="Folder for the nodes' private state; empty: a per-user folder.")
+    tracker: Literal["none", "tensorboard", "mlflow", "wandb"] = Field(
+        "none",
+        description="Another program that is told of every round: event files, a SQLite store or an offline run in the "
+        "folder of the run, unless MLFLOW_TRACKING_URI or WANDB_API_KEY names a server.",
+    )
     min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round (simulations know better).")
     node_timeout: float = Field(120.0, gt=0, description="Seconds to wait for the nodes before the first round.")
     round_timeout: float = Field(

@@ -9,13 +9,16 @@ from bouquet.errors import ConfigError
 EXTRAS = {
     "cvxpy": "solver",
     "matplotlib": "plots",
+    "mlflow": "mlflow",
     "numba": "numba",
     "optuna": "search",
     "pandas": "data",
     "pyarrow": "data",
     "ray": "simulation",
     "sklearn": "clustering",
+    "tensorboard": "tensorboard",
     "torch": "torch",
+    "wandb": "wandb",
 }
 """Module -> the extra that it comes with."""
 

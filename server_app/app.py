@@ -17,6 +17,7 @@ from bouquet.methods import METHODS
 from bouquet.reporting.events import record_to
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.reporting.trackers import refuse_missing
 from server_app.told import ToldRunDirectory, say
 from strategies import BaseStrategy, strategy_of, without_other_methods
 
@@ -58,6 +59,7 @@ def _run(
     start = time.perf_counter()
     record_to(directory.events)
     try:
+        refuse_missing(config.tracker)
         strategy = strategy_of(parsed(settings), directory)
         strategy.start(grid)
         directory.write_users(strategy.roster.users, strategy.best.values, strategy.roster.sizes)

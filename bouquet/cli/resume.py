@@ -13,7 +13,14 @@ from strategies.federation.checkpoint import last_round, load_checkpoint, refuse
 
 # These do not change what a round computes.
 RESUMABLE = {"resume", "num-server-rounds", "checkpoint-every", "checkpoints-kept", "round-timeout", "node-timeout"}
-RESUMABLE |= {"min-reply-fraction", "enough-reply-fraction", "min-nodes", "registered-nodes", "users-per-node"}
+RESUMABLE |= {
+    "min-reply-fraction",
+    "enough-reply-fraction",
+    "min-nodes",
+    "registered-nodes",
+    "users-per-node",
+    "tracker",
+}
 PATHS = ("data-dir", "data-file", "catalogue-file", "state-dir", "out", "resume")
 
 

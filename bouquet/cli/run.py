@@ -19,6 +19,7 @@ from bouquet.experiments.settings import given_settings, keys_of, resolve
 from bouquet.extras import is_there, need
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.reporting.trackers import refuse_missing
 from client_app.node.histories import interactions_of
 from client_app.personalization import check_order
 
@@ -85,6 +86,7 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
     Raises:
         BouquetError: it failed; `summary.json` says so as well.
     """
+    refuse_missing(str(settings["tracker"]))
     settings = settings | absolute_paths(settings)  # Flower's processes have working folders of their own
     config = parsed(settings).run
     interactions = interactions_of(config)

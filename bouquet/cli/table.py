@@ -28,6 +28,7 @@ from bouquet.experiments.settings import option_classes, read_config_file
 from bouquet.experiments.table_file import CIRCUMSTANCES, Cell, cells_of, read_table_file
 from bouquet.experiments.table_report import command_line, write_table
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.reporting.trackers import refuse_missing
 from client_app.node.histories import interactions_of
 from client_app.node.needs import refuse_missing_device
 from models.centralized import POOLED
@@ -78,7 +79,7 @@ def table_command(
                 _run(cell, state, nodes, engine)
             _free(cell)
         written = write_table(table, cells, out, command_line(file, out, overrides))
-    console.print(f"\n{written}\nWritten: {out / 'table.md'} and {out / 'table.csv'}")
+    console.print(f"\n{written}\nWritten: {out / 'table.md'}, {out / 'table.csv'} and {out / 'table.tex'}")
 
 
 def _check_nodes(cells: Sequence[Cell], nodes: int) -> None:
@@ -92,6 +93,7 @@ def _check_nodes(cells: Sequence[Cell], nodes: int) -> None:
         try:
             refuse_nodes(interactions, config, nodes)
             refuse_missing_device(config)
+            refuse_missing(config.tracker)
         except ConfigError as error:
             raise ConfigError(f"Cell {cell.title}: {error}") from None
 

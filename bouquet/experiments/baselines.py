@@ -177,7 +177,7 @@ def alone(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     # node, whatever nodes the run had.
     federal = ["personalization", "exchange", "update-clip", "update-noise", "decoy-rows", "secret-draws"]
     federal += ["partition", "min-nodes", "min-reply-fraction", "enough-reply-fraction", "users-per-node"]
-    federal += ["catalogue-file", "resume"]
+    federal += ["catalogue-file", "resume", "tracker"]
     changed = {**settings, **{key: plain[key] for key in federal}, "checkpoint-every": 0}
     single = METHODS[str(settings["strategy"])].alone
     if single is None:

@@ -113,7 +113,7 @@ class Evaluation:
             raise ConfigError(f"{directory.path} already holds a run. Name another folder.")
         kept = {key: value for key, value in self.ground.settings.items() if key in CENTRALIZED_KEYS}
         directory.create(kept, {"engine": "foreign", "model": self.name})
-        directory.write_users(self.ground.histories.users, self.values)
+        directory.write_users(self.ground.histories.users, self.values, self.ground.histories.train.lengths)
         directory.write_summary(self.summary)
         return directory
 

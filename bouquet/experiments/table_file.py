@@ -91,6 +91,7 @@ CIRCUMSTANCES = {
     "min-nodes",
     "node-timeout",
     "round-timeout",
+    "tracker",
 }
 # Closed forms: another seed gives the same numbers.
 WITHOUT_SEED = ("popularity", "itemknn", "ease")

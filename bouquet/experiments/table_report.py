@@ -1,6 +1,6 @@
-"""From finished cells to `table.md` and `table.csv`.
+"""From finished cells to `table.md`, `table.csv` and `table.tex`.
 
-Both are functions of the cells alone: no times of day, no seconds, so that a table that was run again can be
+All are functions of the cells alone: no times of day, no seconds, so that a table that was run again can be
 compared with the old one line by line.
 """
 
@@ -20,11 +20,15 @@ from bouquet.experiments.baselines import VALIDATION_USERS
 from bouquet.experiments.chosen import sentences
 from bouquet.experiments.comparison import Finished
 from bouquet.experiments.figures import figure, kilobytes, probability
+from bouquet.experiments.latex import comment, tabular
 from bouquet.experiments.settings import literal, parse_pairs
 from bouquet.experiments.table_file import Cell, Row, TableFile
 from bouquet.experiments.table_results import Column, RowResult, Tests, row_results, row_tests
 from bouquet.files import write_atomically
 from data_partition import DATASETS, caution_of, has_time
+
+Lines = tuple[list[str], list[list[str]]]
+"""header and rows"""
 
 HOLD_OUTS = {
     "last": "the last interaction of each user in time is for test, the one before for validation",
@@ -43,7 +47,7 @@ SHARES = {
 
 
 def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str) -> str:
-    """Write `table.md` and `table.csv` from the rows all of whose cells are complete.
+    """Write `table.md`, `table.csv` and `table.tex` from the rows all of whose cells are complete.
 
     Args:
         command: what makes this table again.
@@ -58,7 +62,8 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
         raise DataError(f"No row of the table in {out} is complete.")
     columns = [(candidates, metric) for candidates in table.candidates for metric in table.metrics]
     tests = row_tests(table, results, columns)
-    main = _main_table(results, columns, table.extra, table.digits)
+    header, lines = _main_table(results, columns, table.extra, table.digits)
+    main = markdown(header, lines)
     if caution := caution_of(str(results[0].runs[0].settings["dataset"])):
         main += f"\n\n**Caution.** {caution}"
     parts = [f"# {table.title}", _protocol(table, results), main]
@@ -66,10 +71,15 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
     by_name = {cell.row.name: cell for cell in cells}
     trained = [(result.title, by_name[result.row.name]) for result in results if not result.row.centralized]
     parts += sentences((title, cell.chosen, cell.settings) for title, cell in trained)
+    # Of a paper's table what stands around it is the paper's; whoever has the file alone still finds it there.
+    in_latex = [comment(f"{table.title}\n{_protocol(table, results)}"), tabular(header, lines)]
     if tests:
-        parts.append(_test_table(table, results, columns, tests))
+        sentence, header, lines = _test_table(table, results, columns, tests)
+        parts.append(f"{sentence}\n\n{markdown(header, lines)}")
+        in_latex += [comment(sentence), tabular(header, lines)]
     parts.append(f"Made with:\n\n```\n{command}\n```")
     write_atomically(out / "table.csv", _csv(results, columns, tests))
+    write_atomically(out / "table.tex", "\n\n".join([*in_latex, comment(f"Made with: {command}")]) + "\n")
     write_atomically(out / "table.md", "\n\n".join(parts) + "\n")
     return main
 
@@ -160,7 +170,7 @@ EXTRA = {
 }
 
 
-def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str], digits: int) -> str:
+def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str], digits: int) -> Lines:
     printed = {column for column in columns for result in results if _printed(result.row, column) is not None}
     header = [""]
     for candidates, metric in columns:
@@ -190,7 +200,7 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
             variance = result.singular_variance()
             line.append("–" if variance is None else f"{variance:.3g}")
         lines.append(line)
-    return markdown(header, lines)
+    return header, lines
 
 
 def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
@@ -212,7 +222,9 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
     return notes
 
 
-def _test_table(table: TableFile, results: Sequence[RowResult], columns: Sequence[Column], tests: Tests) -> str:
+def _test_table(
+    table: TableFile, results: Sequence[RowResult], columns: Sequence[Column], tests: Tests
+) -> tuple[str, list[str], list[list[str]]]:
     against = next(result for result in results if result.row.name == table.against)
     header = ["", *(f"{metric}, {candidates}" for candidates, metric in columns)]
     lines = []
@@ -229,7 +241,7 @@ def _test_table(table: TableFile, results: Sequence[RowResult], columns: Sequenc
         f"Difference to {against.title}, user by user: each user's seeds are averaged, ± is one standard error over "
         f"users, p is that of a sign-flip test, adjusted for {len(lines)} tests per column (Holm)."
     )
-    return f"{sentence}\n\n{markdown(header, lines)}"
+    return sentence, header, lines
 
 
 def _csv(results: Sequence[RowResult], columns: Sequence[Column], tests: Tests) -> str:

@@ -211,6 +211,12 @@ class RunDirectory:
         whole = content[: content.rfind(b"\n") + 1]
         return [json.loads(line) for line in whole.splitlines()], place + len(whole)
 
+    def read_events(self) -> list[dict[str, Any]]:
+        """What happened so far; a line that was cut off is left out."""
+        if not self.events.exists():
+            return []
+        return [json.loads(line) for line in self.events.read_text().split("\n")[:-1] if line.endswith("}")]
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the summary."""
         self.write_json(self.summary.name, summary)

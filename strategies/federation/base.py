@@ -23,7 +23,7 @@ from strategies.federation.hooks import Extra, Hooks
 from strategies.federation.messages import Messages
 from strategies.federation.needs import refuse_what_does_not_fit
 from strategies.federation.nodes import Nodes
-from strategies.federation.observers import Checkpoints, Patience, Reported
+from strategies.federation.observers import Checkpoints, Patience, Reported, Tracking
 from strategies.federation.roster import await_roster
 
 __all__ = ["BaseStrategy", "Extra"]
@@ -41,6 +41,7 @@ class BaseStrategy(Hooks, Strategy):
         self._patience = Patience(self)
         self._checkpoints = Checkpoints(self, self._patience)
         self._reported = Reported(self)
+        self._tracking = Tracking(self)
 
     def summary(self) -> None:
         """Nothing to add: the results folder has the configuration."""
@@ -121,9 +122,11 @@ class BaseStrategy(Hooks, Strategy):
                 self._reported.write()
                 self._checkpoints.write(server_round, unpack(arrays), look)
                 self._reported.forget_others()
+            self._tracking.look(server_round)
             self._messages.nodes.confirm()
             event("round", round=server_round, users=self.line["users"], asked=self.line["asked"])
         self.finish()
+        self._tracking.end()
         self._reported.end()
         self._messages.nodes.close()
         return result
@@ -166,6 +169,7 @@ class BaseStrategy(Hooks, Strategy):
         if resumed:
             self._checkpoints.refuse_end_without_evaluation(num_rounds)
         self._reported.begin(simulated)
+        self._tracking.begin()
         return arrays
 
     def _ask(self, pace: Pace) -> list[Message]:

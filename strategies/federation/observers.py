@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bouquet.errors import ConfigError
 from bouquet.published import PublishedModel
 from bouquet.records import unpack
 from bouquet.reporting.events import event
+from bouquet.reporting.trackers import Tracker, metric_values, report_failure, tracker_of
 from strategies.federation.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -36,6 +38,49 @@ class Patience:
         config = self._method.config
         waited = (server_round - self._method.best.round) // config.evaluate_every
         return 0 < config.patience <= waited
+
+
+class Tracking:
+    """Tells another program of every round, where `tracker` names one. What goes wrong there costs the run nothing.
+
+    Args:
+        method: whose run it is.
+    """
+
+    def __init__(self, method: Hooks) -> None:
+        self._method = method
+        self._tracker: Tracker | None = None
+
+    def begin(self) -> None:
+        """Once the list of rounds is open, up to the round that the run goes on after.
+
+        Raises:
+            ConfigError: the tracker's package is missing.
+        """
+        self._tracker = tracker_of(self._method.config.tracker, self._method.directory)
+        self._try(lambda tracker: tracker.begin(self._method.directory.rounds()))
+
+    def look(self, server_round: int) -> None:
+        """After the round's line was written."""
+        line = self._method.line
+        self._try(lambda tracker: tracker.round(server_round, line))
+
+    def end(self) -> None:
+        """After the last round."""
+        best = self._method.best
+        parts = ("validation", "test")
+        values = {f"reported/{name}": v for part in parts for name, v in metric_values(part, best.means[part]).items()}
+        self._try(lambda tracker: tracker.close(best.round, values))
+
+    def _try(self, act: Callable[[Tracker], None]) -> None:
+        if self._tracker is None:
+            return
+        try:
+            act(self._tracker)
+        except Exception as error:
+            reason = report_failure(self._method.config.tracker, error)
+            event("tracker failed", reason=reason)
+            self._tracker = None
 
 
 class Reported:

@@ -42,7 +42,8 @@ def test_every_module_comes_with_an_extra_and_no_extra_is_forgotten():
     extras = project["optional-dependencies"]
     assert set(extras) == {*EXTRAS.values(), "device", "all", "dev"}
     everything = extras["all"][0].removeprefix("bouquet[").removesuffix("]").split(",")
-    assert set(everything) == set(EXTRAS.values())
+    # Of the programs that follow runs each is large, and nobody has all of them.
+    assert set(everything) == set(EXTRAS.values()) - {"tensorboard", "mlflow", "wandb"}
     assert "bouquet[all]" in extras["dev"]
     packages = {"sklearn": "scikit-learn", "ray": "flwr[simulation]"}
     for module, extra in EXTRAS.items():
@@ -77,6 +78,7 @@ MISSING = {
     "pandas": (("-c", 'dataset="ml-100k"'), "Reading ml-100k needs pandas"),
     "pyarrow": (("-c", 'dataset="file" data-file="{here}/events.parquet"'), "Reading events.parquet needs pyarrow"),
     "cvxpy": (("-c", 'strategy="fedca" fedca-solver="cvxpy"'), "fedca-solver 'cvxpy' needs cvxpy"),
+    "tensorboard": (("-c", 'tracker="tensorboard"'), "tracker 'tensorboard' needs tensorboard"),
     "sklearn": (("-c", 'strategy="cf-fedsr" fraction-train=0.5'), "Choosing users from clusters"),
 }
 
