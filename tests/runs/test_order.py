@@ -8,6 +8,7 @@ from flwr.app import Error, Message, RecordDict
 
 from bouquet.cli.run import run_command
 from bouquet.config import defaults
+from bouquet.engines.release import use_task_identity
 from bouquet.errors import ConfigError, RunFailed
 from bouquet.experiments.baselines import comparison_rows
 from bouquet.experiments.settings import option_classes, resolve
@@ -97,6 +98,7 @@ def test_where_only_nodes_have_the_data_theirs_is_the_sentence(tmp_path, reader)
 )
 def test_what_a_node_says_reaches_the_operator_as_it_was_said(reason):
     """As flwr 1.39 words the error reply to a message whose ClientApp raised."""
+    use_task_identity()
     asked = Message(RecordDict(), dst_node_id=1, message_type="query")
     assert error_text(Message(Error(code=0, reason=reason), reply_to=asked)) == "Choose a set with times."
 
