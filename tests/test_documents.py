@@ -433,6 +433,9 @@ def test_the_citation_file_is_valid_and_current():
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["cff-version"] == "1.2.0"
     assert str(citation["version"]) == __version__
+    images = re.findall(r":-bouquet(?:-device)?:([\d.]+)", (REPOSITORY / "docker-compose.yml").read_text())
+    assert images
+    assert images == [__version__] * len(images)
     assert citation["license"] == tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["license"]
     references = {reference["abbreviation"]: reference for reference in citation["references"]}
     assert set(references) == set(PLANNED)

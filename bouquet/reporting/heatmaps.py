@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
+from bouquet.checked import checked_tensors
 from bouquet.extras import missing
 from bouquet.files import write_atomically
 
@@ -27,7 +27,7 @@ def write_heatmaps(folder: Path, matrices: Mapping[str, NDArray[Any]]) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.ascontiguousarray(values) for name, values in matrices.items()}
-    write_atomically(folder / "matrices.safetensors", save(arrays), private=True)
+    write_atomically(folder / "matrices.safetensors", checked_tensors(arrays, {}), private=True)
     try:
         # Heavy, and only wanted at the end of a run.
         from matplotlib.figure import Figure

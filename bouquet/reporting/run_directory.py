@@ -247,24 +247,36 @@ class RunDirectory:
         Raises:
             DataError: there is none, or it is damaged.
         """
-        try:
-            summary = json.loads(self.summary.read_text())
-        except FileNotFoundError:
-            raise DataError(f"{self.path} is not the folder of a run: it has no summary.json.") from None
-        except ValueError as error:
-            raise DataError(f"{self.summary} is damaged ({error}).") from None
-        if not isinstance(summary, dict) or summary.get("status") not in _STATUS:
+        summary = self.read_json(self.summary.name)
+        if not summary and not self.summary.exists():
+            raise DataError(f"{self.path} is not the folder of a run: it has no summary.json.")
+        if summary.get("status") not in _STATUS:
             raise DataError(f"{self.summary} is damaged: it has no status.")
         return summary
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write another document of the run, for example `comparison.json`."""
-        write_atomically(self.path / name, json.dumps(_finite(content), indent=2) + "\n")
+        document = _finite(content)
+        write_atomically(self.path / name, json.dumps({**document, "digest": _digest(document)}, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """What `write_json` wrote; empty if it never did."""
+        """What `write_json` wrote; empty if it never did.
+
+        Raises:
+            DataError: it is damaged, or it has no digest.
+        """
         path = self.path / name
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        try:
+            document = json.loads(path.read_bytes())
+            if not isinstance(document, dict):
+                raise ValueError("it is no object")
+            if document.pop("digest", None) != _digest(document):
+                raise ValueError("its digest does not fit, or it has none, as in folders of earlier releases")
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise DataError(f"{path} is damaged ({error}).") from None
+        return document
 
     def read_config(self) -> dict[str, Any]:
         """The settings of the run.
@@ -320,6 +332,10 @@ class RunDirectory:
             return read_checked(self.users)[0] if checked else load_file(self.users)
         except (OSError, SafetensorError, StateError) as error:
             raise DataError(f"{self.users} cannot be read ({error}).") from None
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return digest_of(json.dumps(document).encode())
 
 
 def _finite(value: Any) -> Any:

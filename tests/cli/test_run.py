@@ -8,6 +8,7 @@ import pytest
 from bouquet.experiments import baselines as comparison
 from bouquet.experiments.baselines import alone, comparison_rows
 from bouquet.methods import METHODS, PLUG_INS
+from bouquet.reporting.run_directory import RunDirectory
 from tests.runs.helpers import pairs, small_settings, write_data
 
 ROUNDS = {"num-server-rounds": 2, "evaluate-every": 1, "checkpoint-every": 0, "embedding-size": 4, "node-timeout": 5.0}
@@ -35,7 +36,7 @@ def test_every_combination_runs_to_the_last_row(bouquet, data, tmp_path, strateg
     settings = settings_of(data, strategy, plug_in)
     ended = bouquet("run", "--engine", "local", "--nodes", "3", "--out", tmp_path / "run", *pairs(settings))
     assert ended.status == 0, ended.err
-    rows = json.loads((tmp_path / "run" / "comparison.json").read_text())
+    rows = RunDirectory(tmp_path / "run").read_json("comparison.json")
     trains = METHODS[strategy].kind == "gradients"
     assert list(rows) == ["local" if trains else "fedavg", "popularity", "ease"]
     assert all("unavailable" not in row for row in rows.values()), rows

@@ -1,8 +1,7 @@
 """Every byte of what a run goes on from counts: flipped or cut off, it is an error that names the file, or harmless.
 
 Harmless is proven: what was read is then what was written. Of a run's folder that holds for rows of versions that
-nobody asks for any more, blanks in headers of `.npy` files, the checkpoints before the last, and figures of
-`summary.json`, of which resuming reads the status alone.
+nobody asks for any more, blanks in headers of `.npy` files, and the checkpoints before the last.
 """
 
 import json
@@ -92,7 +91,7 @@ def everything(directory, settings):
     return {
         "config": directory.config.read_bytes() and (directory.read_config(), directory.engine()),
         "lines": directory.rounds(),
-        "status": directory.read_summary()["status"],
+        "summary": directory.read_summary(),
         "shared": contents(checkpoint.shared) | contents(checkpoint.extra) | contents(of_checkpoint),
         "rest": (checkpoint.series, checkpoint.round, checkpoint.best.round, checkpoint.best.values.tobytes()),
         "private": contents(private) | contents(own.values) | contents({"rows": own.rows.values}),
@@ -107,7 +106,7 @@ def everything(directory, settings):
 FILES = {
     "config.toml": 1.0,
     "metrics.jsonl": 0.98,
-    "summary.json": 0.0,
+    "summary.json": 0.95,
     "users.safetensors": 1.0,
     "reported/round-00000?.safetensors": 1.0,
     "reported/round-00000?-lists.safetensors": 1.0,
