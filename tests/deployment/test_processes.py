@@ -62,6 +62,9 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
     done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, *into, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert_equal_runs(RunDirectory(out), run_here(tmp_path / "here", settings, 2), exact=False)
+    kept = [path.name for path in RunDirectory(out).reported.path.iterdir()]
+    best = RunDirectory(out).read_summary()["best_round"]
+    assert kept == [f"round-{best:06d}.safetensors"], "what single users would be shown stays with them"
     row = next(line for line in done.stdout.splitlines() if line.startswith("most popular items"))
     beside = RunDirectory(out).read_json("comparison.json")["popularity"]["test"]["full"]["NDCG@10"]
     assert f"{beside:.3f}".removeprefix("0") in row
