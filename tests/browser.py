@@ -45,7 +45,8 @@ class Page:
         mobile = width < 600
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._ask("Emulation.setEmulatedMedia", media=media, features=[theme])
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self._ask("Emulation.setEmulatedMedia", media=media, features=[theme, still])
         self._ask("Page.navigate", url=path.absolute().as_uri())
         self._until("Page.loadEventFired")
 

@@ -37,8 +37,8 @@ def table(
             cells.append(f"<td{kind}>{cell}</td>")
         body.append(f'<tr class="rule">{"".join(cells)}</tr>')
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table><caption>{caption}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>'
+        f"<caption><span>{caption}</span></caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
 
 

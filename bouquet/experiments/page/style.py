@@ -73,7 +73,8 @@ nav ul { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; 
   letter-spacing: .04em; padding: 0 .3em; white-space: nowrap; }
 .scroll { overflow-x: auto; margin: 1rem 0; max-width: 100%; }
 table { border-collapse: collapse; font-size: .875rem; line-height: 1.4; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--soft); padding-bottom: .4rem; max-width: 40rem; }
+caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
+caption span { display: block; position: sticky; left: 0; width: min(40rem, 100vw - 2.5rem); }
 th, td { padding: .35rem .9rem .35rem 0; text-align: right; vertical-align: baseline; white-space: nowrap; }
 th:last-child, td:last-child { padding-right: .25rem; }
 th { font-weight: 600; }
@@ -92,12 +93,13 @@ figcaption { align-self: end; font-size: .875rem; line-height: 1.4; margin-botto
 figcaption b { color: var(--ink); font-weight: 600; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font-size: 11px; fill: var(--soft); font-variant-numeric: tabular-nums; }
-svg text.name { fill: var(--ink); font-size: 11.5px; }
+svg text.name { fill: var(--ink); font-size: 11.5px; paint-order: stroke; stroke: var(--paper); stroke-width: 4px; }
 svg .axis { stroke: var(--soft); stroke-width: 1; }
 svg .grid { stroke: var(--line); stroke-width: 1; }
 .s { transition: opacity .12s; }
 .s path.l { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }
 .s.many path.l { stroke-width: 1.25; opacity: .8; }
+svg .axis, svg .grid { shape-rendering: crispEdges; }
 .s .w { stroke: currentColor; stroke-width: 1.5; }
 .s .p { fill: currentColor; stroke: var(--paper); stroke-width: 1; }
 .s .best { fill: var(--paper); stroke: currentColor; stroke-width: 2; }
@@ -118,6 +120,7 @@ code { overflow-wrap: anywhere; font: .85em/1.5 ui-monospace, Menlo, Consolas, "
   h1 { font-size: 1.55rem; }
   svg text { font-size: 12.5px; }
   svg text.name { font-size: 13px; }
+  tbody th { white-space: normal; min-width: 7rem; max-width: 9rem; }
   section { padding-top: 2.25rem; }
 }
 @media (prefers-reduced-motion: reduce) { .s { transition: none; } }
