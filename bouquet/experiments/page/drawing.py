@@ -212,7 +212,7 @@ def _whisker(frame: _Frame, point: Measured, at: float) -> str:
 
 
 def _shape(place: int, x: float, y: float, kind: str = "p", size: float = 4.5) -> str:
-    """Circle, square, diamond, triangle, cross or bar, by method."""
+    """Circle, square, diamond, triangle, cross or bar, by method; colours having come round, shapes are others."""
     corners = [
         "",
         "-1,-1 1,-1 1,1 -1,1",
@@ -220,7 +220,7 @@ def _shape(place: int, x: float, y: float, kind: str = "p", size: float = 4.5) -
         "0,-1.3 1.2,1 -1.2,1",
         "-.4,-1.2 .4,-1.2 .4,-.4 1.2,-.4 1.2,.4 .4,.4 .4,1.2 -.4,1.2 -.4,.4 -1.2,.4 -1.2,-.4 -.4,-.4",
         "-.5,-1.3 .5,-1.3 .5,1.3 -.5,1.3",
-    ][place % 6]
+    ][5 if place < 0 else (place + place // 6) % 6]
     if not corners:
         return f'<circle class="{kind}" cx="{x}" cy="{y}" r="{size}"/>'
     around = " ".join(

@@ -68,7 +68,7 @@ def _table(content: Content) -> str:
             line.append(text(shown.first.summary.get("backbone") or "–"))
         lines.append(line)
     for row in content.beside:
-        figures = [with_error(row.test[c][m], row.errors[c][m]) for c, m in COLUMNS]
+        figures = [with_error(_or_nan(row.test[c][m]), _or_nan(row.errors[c][m])) for c, m in COLUMNS]
         lines.append([text(row.label), *figures, *(["–"] * (len(header) - 1 - len(figures)))])
     caption = "Means over users, and over seeds where there are several."
     if content.beside:
@@ -83,12 +83,20 @@ def _row_figure(content: Content, candidates: str, metric: str) -> str:
     ]
     # What stands beside has no colour of its own.
     rows += [
-        drawing.Measured(-1, row.label, row.test[candidates][metric], row.errors[candidates][metric])
+        drawing.Measured(-1, row.label, _or_nan(row.test[candidates][metric]), _or_nan(row.errors[candidates][metric]))
         for row in content.beside
     ]
+    rows = [row for row in rows if not math.isnan(row.value)]
+    if not rows:
+        return ""
     words = "; ".join(f"{row.name} {row.value:.3f}" for row in rows)
     chart = drawing.row_chart(rows, heading(candidates, metric), f"{metric} at test: {words}")
     return markup.figure(f"{metric} at test", "± one standard error over users", chart)
+
+
+def _or_nan(value: float | None) -> float:
+    """A figure of a JSON document, where one that does not exist is null."""
+    return math.nan if value is None else value
 
 
 def _tests(content: Content) -> str:

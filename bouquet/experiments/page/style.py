@@ -132,7 +132,8 @@ code { overflow-wrap: anywhere; font: .85em/1.5 ui-monospace, Menlo, Consolas, "
   section { padding-top: 1.5rem; }
   .scroll { overflow: visible; }
   table { font-size: 8pt; }
-  th, td { white-space: normal; padding-right: .5rem; }
+  th { white-space: normal; }
+  th, td { padding-right: .55rem; }
   h2, figcaption, caption { break-after: avoid; }
   tr, figure, .lists > div { break-inside: avoid; }
 }

@@ -72,7 +72,7 @@ def traffic_section(content: Content) -> str:
     points = [
         drawing.Measured(shown.place, shown.name, shown.value(*TESTED), shown.error(*TESTED), (down + looked) / 1e6)
         for shown, down, looked in counted
-        if down is not None and looked is not None
+        if down is not None and looked is not None and not math.isnan(shown.value(*TESTED))
     ]
     drawings = [
         markup.figure(
