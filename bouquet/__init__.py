@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # For editors and type checkers. The same names stand below, and a test compares them.
     from bouquet.api.comparing import compare as compare
+    from bouquet.api.ground import Split as Split
+    from bouquet.api.ground import evaluate as evaluate
+    from bouquet.api.ground import split as split
     from bouquet.api.model import Model as Model
     from bouquet.api.result import Run as Run
     from bouquet.api.result import load as load
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api.comparing": "compare",
+    "api.ground": "Split evaluate split",
     "api.model": "Model",
     "api.result": "Run load",
     "api.running": "run",

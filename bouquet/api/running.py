@@ -10,7 +10,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,10 @@ def run(
         KeyboardInterrupt: it was interrupted; the run can go on with `bouquet.run(resume=…)`.
     """
     given = _from_file(config) if config else {}
-    given |= {key.replace("_", "-"): _plain(key, value) for key, value in settings.items()}
+    given |= {key.replace("_", "-"): plain(key, value) for key, value in settings.items()}
     if strategy is not None:
         given["strategy"] = strategy
-    given |= _data_settings(dataset)
+    given |= data_settings(dataset)
     directory = RunDirectory(str(given.get("resume") or out or given.get("out") or _free_name(given)))
     if "resume" not in given:
         given["out"] = str(directory.path)
@@ -83,22 +83,26 @@ def run(
         given |= write_table(dataset, directory.path, given)
     arguments = ["run", "--nodes", str(nodes), "--compare-with", " ".join(compare_with)]
     arguments += ["--engine", engine] if engine else []
-    _call(arguments, given, Progress(directory, shown=progress))
+    with tempfile.TemporaryDirectory(prefix="bouquet-") as folder:
+        file = Path(folder) / "settings.toml"
+        file.write_text(tomli_w.dumps(given))
+        call([*arguments, "--config", str(file)], Progress(directory, shown=progress))
     return load(directory.path)
 
 
-def _call(arguments: Sequence[str], settings: Mapping[str, Scalar], progress: Progress) -> None:
-    """Run the program to its end.
+def call(arguments: Sequence[str], progress: Progress | None = None) -> None:
+    """Run the program to its end, in a process of its own.
 
+    Args:
+        progress: a `Progress`, which looks at what the program does now and then.
     Raises:
         BouquetError: what the program said.
     """
     with tempfile.TemporaryDirectory(prefix="bouquet-") as folder:
-        file, errors, said = (Path(folder) / name for name in ("settings.toml", "error.json", "stderr"))
-        file.write_text(tomli_w.dumps(dict(settings)))
+        errors, said = (Path(folder) / name for name in ("error.json", "stderr"))
         with _ending_with_us() as tree, said.open("wb") as stderr:
             process = subprocess.Popen(
-                [*command("bouquet"), *arguments, "--config", str(file)],
+                [*command("bouquet"), *arguments],
                 env={**os.environ, **tree.environment, ERROR_FILE: str(errors)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -126,13 +130,15 @@ def _ending_with_us() -> Iterator[Tree]:
         tree.close()
 
 
-def _follow(process: subprocess.Popen[bytes], progress: Progress) -> None:
+def _follow(process: subprocess.Popen[bytes], progress: Progress | None) -> None:
     try:
-        with progress:
+        with progress or nullcontext():
             while process.poll() is None:
-                progress.look()
+                if progress:
+                    progress.look()
                 time.sleep(_POLL_SECONDS)
-            progress.look()
+            if progress:
+                progress.look()
     except BaseException:
         process.send_signal(signal.SIGTERM)
         try:
@@ -142,13 +148,13 @@ def _follow(process: subprocess.Popen[bytes], progress: Progress) -> None:
         raise
 
 
-def _data_settings(dataset: object) -> dict[str, Scalar]:
+def data_settings(dataset: object) -> dict[str, Scalar]:
     """The settings that say where the interactions are; none for a DataFrame, which has to be written first."""
     if isinstance(dataset, os.PathLike):
         return {"dataset": "file", "data-file": str(Path(dataset).absolute())}
     if isinstance(dataset, str):
         is_path = bool(Path(dataset).suffix) or os.sep in dataset
-        return _data_settings(Path(dataset)) if is_path else {"dataset": dataset}
+        return data_settings(Path(dataset)) if is_path else {"dataset": dataset}
     return {}
 
 
@@ -169,7 +175,7 @@ def _free_name(given: Mapping[str, Scalar]) -> str:
     return name
 
 
-def _plain(key: str, value: Any) -> Scalar:
+def plain(key: str, value: Any) -> Scalar:
     """A setting as TOML has it; numbers of numpy as those of Python."""
     value = value.item() if hasattr(value, "item") else os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(value, str | int | float | bool):
