@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A CPU build of torch, for tests; a free range would pull several gigabytes of GPU libraries.
 TORCH ?= torch==2.13.0
-# Tests that run at once; many of them start processes of their own.
-WORKERS ?= 2
+# Tests that run at once: many wait for processes of their own, so more than there are cores.
+WORKERS ?= 4
 
 .PHONY: run check test test-fast lint format bench docs clean
 
