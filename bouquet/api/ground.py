@@ -10,12 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
 from bouquet.api.result import Run, load
 from bouquet.api.running import call, data_settings, plain
 from bouquet.api.tables import write_table
 from bouquet.config import Scalar
 from bouquet.errors import ConfigError, DataError
-from bouquet.experiments.settings import literal
 from bouquet.extras import need
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def split(
         if (folder / "split.json").exists():
             raise ConfigError(f"{folder} already holds a split. Name another folder.")
         given |= write_table(dataset, folder, given)
-    pairs = [word for key, value in given.items() for word in ("-c", f"{key}={literal(value)}")]
+    pairs = [word for key, value in given.items() for word in ("-c", f"{key}={_literal(value)}")]
     call(["data", "export", "--out", str(folder), *(["--blind"] if blind else []), *pairs])
     return Split(folder)
 
@@ -151,3 +152,8 @@ def evaluate(
         words += ["--compare-with", " ".join(compare_with)]
         call(["evaluate", str(file), "--split", ground, "--out", str(out), *words])
     return load(out)
+
+
+def _literal(value: Scalar) -> str:
+    """A value as the command line takes it."""
+    return tomli_w.dumps({"value": value}).partition("=")[2].strip()

@@ -166,9 +166,9 @@ def _run_centralized(cell: Cell, directory: RunDirectory) -> None:
 
 
 def _free(cell: Cell) -> None:
-    """Remove what only an unfinished cell needs: it is most of the disk space."""
+    """Remove what only an unfinished cell needs, model and lists too: it is most of the disk space."""
     directory = RunDirectory(cell.path)
-    for folder in (directory.checkpoints, directory.nodes):
+    for folder in (directory.checkpoints, directory.nodes, directory.reported.path):
         shutil.rmtree(folder, ignore_errors=True)
     directory.remove_locks()
 

@@ -12,8 +12,8 @@ def test_the_release_and_its_place(bouquet):
 
 
 def test_a_shell_can_complete_its_commands(monkeypatch, bouquet):
-    # What a shell asks when somebody has typed "bouquet exp" and presses the key.
+    # What a shell asks when somebody has typed "bouquet expl" and presses the key.
     monkeypatch.setenv("_BOUQUET_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "bouquet exp")
+    monkeypatch.setenv("COMP_WORDS", "bouquet expl")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert bouquet().out.split() == ["explain"]

@@ -1,7 +1,5 @@
 """`bouquet diagnose`: right means, the same on any layout, and nothing but means."""
 
-import json
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -31,7 +29,7 @@ def run_of(folder, nodes=1, **changes):
 
 def told_of(directory, consenting=""):
     diagnose_command(directory.path, consenting)
-    return json.loads((directory.path / "diagnostics.json").read_text())
+    return directory.read_json("diagnostics.json")
 
 
 def numbers(value):
