@@ -176,6 +176,11 @@ def members(deployment, name):
     return sorted(found, key=lambda process: (found[process], process))
 
 
+def went_on(out, rounds):
+    """Whether two more rounds are there, the last of them with all users."""
+    return len(out.rounds()) > rounds + 1 and out.rounds()[-1]["users"] == 40
+
+
 @pytest.mark.flower
 @pytest.mark.slow
 def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path, deployment):
@@ -191,8 +196,13 @@ def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path
         rounds = len(out.rounds())
         with contextlib.suppress(ProcessLookupError, IndexError):  # a child may have ended meanwhile
             os.kill(members(deployment, name)[place], signal.SIGKILL)
-        await_condition(lambda rounds=rounds: len(out.rounds()) > rounds + 1, seconds=240)
-        await_condition(lambda: out.rounds()[-1]["users"] == 40, seconds=240)
+        try:
+            await_condition(lambda rounds=rounds: went_on(out, rounds) or process.poll() is not None, seconds=480)
+        except AssertionError as error:
+            logs = "\n".join(deployment.log(node).read_text()[-2000:] for node in ("node-1", "node-2"))
+            said = out.events.read_text()[-2000:]
+            raise AssertionError(f"{name} lost its process {place}, and then:\n{said}\n{logs}") from error
+        assert process.poll() is None, process.communicate()
     os.kill(process.pid, signal.SIGTERM)
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 130, stderr
