@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.cli.conftest import finish, start
 
-@pytest.fixture
-def run(small_table):
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
     """The folder of a finished simulation."""
-    return small_table / "cells" / "fedavg" / "seed-0"
+    home = tmp_path_factory.mktemp("reported")
+    settings = "num-server-rounds=2 evaluate-every=1 min-interactions=60"
+    arguments = ("run", "--engine", "local", "--nodes", "2", "--out", "run", "--compare-with", "", "-c", settings)
+    ended = finish(start(*arguments, cwd=home, home=home))
+    assert ended.status == 0, ended.err
+    return home / "run"
 
 
 @pytest.fixture
@@ -32,8 +39,8 @@ def test_a_user_of_a_run_is_recommended_items_with_titles(bouquet, run, user):
     assert [line.split(maxsplit=1)[1] for line in plain.splitlines()] == [e["title"] or e["item"] for e in found]
 
 
-def test_what_cannot_be_recommended_is_said(bouquet, run, user, tmp_path):
-    centralized = run.parents[1] / "popularity/seed-0"
+def test_what_cannot_be_recommended_is_said(bouquet, run, user, small_table, tmp_path):
+    centralized = small_table / "cells" / "popularity" / "seed-0"
     for arguments, sentence in [
         (["--run", run], "--run and --user belong together: give both, or none."),
         (
