@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from bouquet.catalogue import Catalogue
-from bouquet.checked import checked_tensors
 from bouquet.experiments.figures import figure
 from bouquet.experiments.page.content import content_of
 from bouquet.experiments.page.drawing import powers, ticks
 from bouquet.experiments.page.users import survival
 from bouquet.randomness import user_keys
+from bouquet.reporting.reported import NOTHING, Lists
 from bouquet.reporting.run_directory import RunDirectory
 from tests.browser import browser
 
@@ -43,20 +43,12 @@ def write_page_of(file, *folders):
 
 def write_recommendations(directory):
     """As a run keeps them; one title is an attempt to run something."""
-    folder = directory.path / "reported"
-    folder.mkdir()
-    Catalogue(("i0", "i1", "i2"), ("First film", HOSTILE, "")).save(folder / "catalogue.json")
-    users = ["anna", "bob"]
-    (folder / "users.json").write_text('["anna", "bob"]')
+    users, best = ["anna", "bob"], directory.read_summary()["best_round"]
+    directory.reported.write_ids(users, Catalogue(("i0", "i1", "i2"), ("First film", HOSTILE, "")))
     keys = user_keys(users)
-    order = np.argsort(keys)
-    arrays = {
-        "users": keys[order],
-        "items": np.array([[2, 0, -1], [1, 0, 2]], dtype=np.int32)[order],
-        "scores": np.zeros((2, 3), dtype=np.float32),
-    }
-    name = f"round-{directory.read_summary()['best_round']:06d}-lists.safetensors"
-    (folder / name).write_bytes(b"".join(checked_tensors(arrays, {})))
+    items = np.array([[2, 0, NOTHING], [1, 0, 2]], dtype=np.int32)
+    directory.reported.write_part(best, 0, 1, Lists(keys, items, np.zeros((2, 3), dtype=np.float32)))
+    directory.reported.join(best)
 
 
 class Reader(HTMLParser):
