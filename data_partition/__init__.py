@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from data_partition.loading import load
     from data_partition.partition import assign, users_of
     from data_partition.shards import Shard, read_shard, write_shards
-    from data_partition.split import Split, leave_one_out, make_split, published, ratio
-    from data_partition.statistics import stats
+    from data_partition.split import Split, leave_one_out, make_split, published, ratio, with_training_share
+    from data_partition.statistics import remarks, stats
     from data_partition.synthetic_set import synthetic
 
 _PLACES = {
@@ -30,8 +30,8 @@ _PLACES = {
     "load": "loading",
     **dict.fromkeys(("assign", "users_of"), "partition"),
     **dict.fromkeys(("Shard", "read_shard", "write_shards"), "shards"),
-    **dict.fromkeys(("Split", "leave_one_out", "make_split", "published", "ratio"), "split"),
-    "stats": "statistics",
+    **dict.fromkeys(("Split", "leave_one_out", "make_split", "published", "ratio", "with_training_share"), "split"),
+    **dict.fromkeys(("remarks", "stats"), "statistics"),
     "synthetic": "synthetic_set",
 }
 
@@ -54,11 +54,13 @@ __all__ = [
     "published",
     "ratio",
     "read_shard",
+    "remarks",
     "sample_users",
     "stats",
     "synthetic",
     "training_negatives",
     "users_of",
+    "with_training_share",
     "write_shards",
 ]
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bouquet.errors import ConfigError, DataError
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, draw, item_keys, streams, ties, user_keys
+from data_partition.readers.raw import Reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +46,9 @@ class Interactions:
             over the whole file, the users who were dropped included.
         dropped_users: users with fewer than the asked number of distinct items.
         repeats: whether repeated pairs were dropped.
-        held_out: [nnz] of each interaction in `histories`: whether those who published the set hold it out for test.
-            None where they do not say.
+        held_out: [nnz] int8 of each interaction in `histories`: what those who published the set hold it out for,
+            0 nothing, 1 validation, 2 test. None where they do not say.
+        reading: of a file of one's own, what had to be found out about it and what could not be read; else None.
     """
 
     name: str
@@ -59,7 +61,8 @@ class Interactions:
     duplicates: int = 0
     dropped_users: int = 0
     repeats: Repeats = "drop"
-    held_out: NDArray[np.bool_] | None = None
+    held_out: NDArray[np.int8] | None = None
+    reading: Reading | None = None
 
     @property
     def num_users(self) -> int:
@@ -103,7 +106,8 @@ def from_table(
         user, item: columns of the raw ids (whole numbers or text).
         time: column of the times, in any unit; None where there is none.
         in_order: without a time column, whether a user's rows are in the order of time all the same.
-        held_out: column of truth values: whether a row is for test in the split that the set was published with.
+        held_out: column that says what a row is for in the split that the set was published with: 0 training,
+            1 validation, 2 test; or truth values: whether it is for test.
         titles: raw item id to title; ids that do not occur in the table are ignored.
         min_interactions: users with fewer distinct items are dropped.
         repeats: drop repeated (user, item) pairs but for the oldest, or keep all events (sequence methods).
@@ -148,8 +152,13 @@ def from_table(
         duplicates=int(repeated.sum()),
         dropped_users=int((~kept_users).sum()),
         repeats=repeats,
-        held_out=None if held_out is None else table[held_out].to_numpy(np.bool_)[order][kept],
+        held_out=None if held_out is None else _held_out_for(table[held_out])[order][kept],
     )
+
+
+def _held_out_for(column: pd.Series) -> NDArray[np.int8]:
+    given = column.to_numpy()
+    return np.where(given, 2, 0).astype(np.int8) if given.dtype == np.bool_ else given.astype(np.int8)
 
 
 def checked(repeats: str) -> Repeats:

@@ -28,6 +28,8 @@ def load(
     user_column: str = "user",
     item_column: str = "item",
     time_column: str = "",
+    title_column: str = "",
+    skip_broken_rows: bool = False,
 ) -> Interactions:
     """A data set by name, read anew at every call.
 
@@ -38,7 +40,8 @@ def load(
         repeats: repeated (user, item) pairs: "drop" all but the oldest, or "keep" them as events of their own.
         max_users: a random sample of so many users, and the items that they know; 0: all.
         sample_seed: of that sample.
-        data_file, user_column, item_column, time_column: with name "file"; a time column "" means none.
+        data_file, user_column, item_column, time_column, title_column: with name "file"; a column "" means none.
+        skip_broken_rows: of that file, leave out what cannot be read; `Interactions.reading` says how much it was.
     Raises:
         ConfigError: there is no such data set, or data_file and name do not fit together.
         DataError: its files are missing or broken.
@@ -48,7 +51,14 @@ def load(
             raise ConfigError("dataset 'file' needs data-file, the path of a CSV, TSV or Parquet file.")
         need("pandas", "Reading a data-file")
         path = Path(data_file).expanduser()
-        raw = read_file(path, user=user_column, item=item_column, time=time_column)
+        raw = read_file(
+            path,
+            user=user_column,
+            item=item_column,
+            time=time_column,
+            title=title_column,
+            skip_broken=skip_broken_rows,
+        )
         made = _interactions(path.name, raw, min_interactions, repeats)
         return sample_users(made, max_users, sample_seed)
     dataset = lookup(DATASETS, "dataset", name)
@@ -63,7 +73,7 @@ def load(
 
 
 def _interactions(name: str, raw: RawData, min_interactions: int, repeats: Repeats) -> Interactions:
-    return from_table(
+    made = from_table(
         name,
         raw.table,
         time="time" if "time" in raw.table else None,
@@ -73,3 +83,4 @@ def _interactions(name: str, raw: RawData, min_interactions: int, repeats: Repea
         min_interactions=min_interactions,
         repeats=repeats,
     )
+    return replace(made, reading=raw.reading, rows=raw.reading.rows) if raw.reading else made

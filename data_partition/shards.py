@@ -1,6 +1,7 @@
 """A node's own part of a data set as a folder, which holds no other node's users.
 
-interactions.csv   user, item: the users of this part, each oldest first; held_out (0 or 1), where the set has a split
+interactions.csv   user, item: the users of this part, each oldest first; held_out, where the set has a split: 1 for
+                   validation, 2 for test
 catalogue.csv      item, title: all items of the data set, in the order of their numbers
 shard.json         which part of what this is, and a digest of each of the two
 
@@ -25,8 +26,8 @@ from bouquet.ragged import Ragged
 from data_partition.interactions import Interactions
 from data_partition.partition import assign
 
-_FORMAT = 3
-"""1: events of equal time in the order of the file; 2: in Parquet."""
+_FORMAT = 4
+"""1: events of equal time in the order of the file; 2: in Parquet; 3: held_out says no validation."""
 _INTERACTIONS, _CATALOGUE = "interactions.csv", "catalogue.csv"
 
 
@@ -89,7 +90,7 @@ def write_shards(
         }
         if interactions.held_out is not None:
             held_out = interactions.held_out[homes[interactions.histories.row_of_value] == partition]
-            columns["held_out"] = held_out.astype(int).tolist()
+            columns["held_out"] = held_out.tolist()
         files = {
             _INTERACTIONS: _csv(columns),
             _CATALOGUE: _csv({"item": interactions.item_ids.tolist(), "title": interactions.titles}),
@@ -138,7 +139,7 @@ def read_shard(folder: Path) -> Shard:
             rows=len(users),
             dropped_users=about["dropped_users"],
             repeats=about["settings"]["repeats"],
-            held_out=np.array(table["held_out"]) == "1" if "held_out" in table else None,
+            held_out=np.array(table["held_out"], np.int8) if "held_out" in table else None,
         )
         return Shard(interactions, about["partition"], about["num_partitions"], about["settings"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,5 +1,7 @@
 """What is held out of every history: the last or a random interaction per user, a share, or what was published.
 
+Of what is left for training a share can be kept, for tables that ask how methods do with less.
+
 Random choices of a user are keyed by (seed, user, hold-out) and made over the user's items in ascending order, so
 neither other users nor the order of the rows in the file have a say in them.
 """
@@ -25,21 +27,28 @@ _MIN_FOR_LEAVE_ONE_OUT = 3
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Every interaction is in exactly one of three parts, each of n rows.
+    """Every interaction is in exactly one of the parts, each of n rows.
 
     Attributes:
         train: oldest first (or in the order of the file, where there is no time). Never empty.
         validation: empty for a user who is not evaluated.
         test: likewise.
+        left_out: what a training share below 1 left out of training; None: nothing.
     """
 
     train: Ragged
     validation: Ragged
     test: Ragged
+    left_out: Ragged | None = None
 
 
 def make_split(
-    interactions: Interactions, split: str, hold_out: str = "auto", seed: int = 0, validation: float = 0.1
+    interactions: Interactions,
+    split: str,
+    hold_out: str = "auto",
+    seed: int = 0,
+    validation: float = 0.1,
+    training: float = 1.0,
 ) -> Split:
     """The split of a run configuration.
 
@@ -48,6 +57,7 @@ def make_split(
         hold_out: "auto", "last", "last-row" or "random"; for leave-one-out only.
         seed: of random choices.
         validation: share of what is not for test, in [0, 1); not for leave-one-out.
+        training: share of each user's training interactions that is kept, in (0, 1].
     Raises:
         ConfigError: no such split, or one that does not fit the data set.
     """
@@ -56,7 +66,8 @@ def make_split(
         "ratio": lambda: ratio(interactions, validation=validation, seed=seed),
         "published": lambda: published(interactions, validation=validation, seed=seed),
     }
-    return lookup(splits, "split", split)()
+    made = lookup(splits, "split", split)()
+    return made if training == 1.0 else with_training_share(made, interactions.user_keys, training, seed=seed)
 
 
 def leave_one_out(interactions: Interactions, *, hold_out: str = "auto", seed: int = 0) -> Split:
@@ -118,12 +129,14 @@ def ratio(interactions: Interactions, *, test: float = 0.2, validation: float = 
 
 
 def published(interactions: Interactions, *, validation: float = 0.1, seed: int = 0) -> Split:
-    """For test what those who published the set hold out, and for validation a random share of each user's others.
+    """For test what those who published the set hold out, and for validation what they do, or else a random share.
 
-    At least one of these stays for training. With 0 for validation all of them do, as where figures were published.
+    Of a share of each user's other interactions at least one stays for training. With 0 for validation all others are
+    for training, those for validation as they were published too.
 
     Args:
-        validation: share in [0, 1), rounded half up.
+        validation: share in [0, 1), rounded half up; of a set that was published with a validation part only whether it
+            is 0.
         seed: of the choice, keyed by user; what is held out for test has no say in it.
     Raises:
         ConfigError: the set was published without a split, or the share is out of range.
@@ -133,12 +146,49 @@ def published(interactions: Interactions, *, validation: float = 0.1, seed: int 
             f"{interactions.name} was published without a split, so split cannot be 'published': take 'leave-one-out' "
             "or 'ratio'."
         )
-    histories, held_out = interactions.histories, interactions.held_out
+    histories, parts_of = interactions.histories, interactions.held_out
+    if validation > 0 and (parts_of == 1).any():
+        return _with_training(interactions, _by_part(histories, parts_of))
+    held_out = parts_of == 2
     left = Ragged.from_pairs(histories.row_of_value[~held_out], histories.values[~held_out], len(histories))
     parts = ratio(replace(interactions, histories=left, held_out=None), test=0.0, validation=validation, seed=seed)
     return replace(
         parts, test=Ragged.from_pairs(histories.row_of_value[held_out], histories.values[held_out], len(histories))
     )
+
+
+def _with_training(interactions: Interactions, split: Split) -> Split:
+    if not split.train.lengths.all():
+        user = interactions.user_ids[int(np.argmin(split.train.lengths))]
+        raise ConfigError(
+            f"User {user} of {interactions.name} has nothing to learn from in the split that it was published with: "
+            "take 'leave-one-out'."
+        )
+    return split
+
+
+def with_training_share(split: Split, users: Words, share: float, *, seed: int = 0) -> Split:
+    """The same split with fewer training interactions; what is held out stays.
+
+    Of n training interactions of a user `share` * n are kept (rounded half up), at least one. What a smaller share
+    keeps a larger one keeps as well.
+
+    Args:
+        users: [n] keys.
+        share: in (0, 1].
+        seed: of the choice, keyed by user; what is held out has no say in it.
+    Raises:
+        ConfigError: the share is out of range.
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"The training share of a split must be above 0 and at most 1, not {share}.")
+    train = split.train
+    kept = np.maximum(_share(train.lengths, share), np.minimum(train.lengths, 1))
+    order = _shuffled(train, users, seed, Purpose.TRAINING_SHARE)
+    chosen = np.zeros(len(order), dtype=np.bool_)
+    chosen[order[positions(train.lengths) < kept[train.row_of_value]]] = True
+    parts = _by_part(train, np.where(chosen, 0, 1).astype(np.int8))
+    return replace(split, train=parts.train, left_out=parts.validation)
 
 
 def _rule(interactions: Interactions, hold_out: str) -> str:
@@ -165,10 +215,10 @@ def _below(bits: Words, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     return (((bits >> np.uint64(32)) * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
-def _shuffled(histories: Ragged, users: Words, seed: int) -> NDArray[np.int64]:
+def _shuffled(histories: Ragged, users: Words, seed: int, purpose: Purpose = Purpose.HOLD_OUT) -> NDArray[np.int64]:
     """[nnz] places in `histories.values`, row after row, each row in an order that is drawn by user and by item."""
     row = histories.row_of_value
-    bits = draw(streams(seed, users, 0, Purpose.HOLD_OUT)[row], positions(histories.lengths))
+    bits = draw(streams(seed, users, 0, purpose)[row], positions(histories.lengths))
     return np.lexsort((histories.values, row))[np.lexsort((bits, row))]
 
 

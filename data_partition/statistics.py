@@ -7,6 +7,23 @@ import numpy as np
 from data_partition.interactions import Interactions
 
 
+def remarks(interactions: Interactions) -> list[str]:
+    """What must be known about a file of one's own before its figures, in sentences; nothing for a known set."""
+    reading = interactions.reading
+    if reading is None:
+        return []
+    said = [f"{interactions.name} was read {reading.form}."] if reading.form else []
+    if reading.skipped:
+        what = "row cannot be read and is" if reading.skipped == 1 else "rows cannot be read and are"
+        which = ", among them" if reading.skipped > len(reading.examples) else ":"
+        said.append(f"{reading.skipped:,} of {reading.rows:,} {what} left out{which} {'; '.join(reading.examples)}.")
+    if interactions.duplicates:
+        what = "row repeats" if interactions.duplicates == 1 else "rows repeat"
+        counts = "they stay as events" if interactions.repeats == "keep" else "the oldest row of a pair counts"
+        said.append(f"{interactions.duplicates:,} {what} an earlier pair of user and item; {counts}.")
+    return said
+
+
 def stats(interactions: Interactions) -> dict[str, int | float | str | bool]:
     """Counts and shape of a data set, in the order in which one would print them.
 

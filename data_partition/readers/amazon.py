@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+
 from bouquet.errors import DataError
 from data_partition.readers.files import find, opened, require
 from data_partition.readers.raw import RawData
@@ -18,16 +20,18 @@ def read_sequences(folder: Path) -> RawData:
 
 
 def read_five_core(folder: Path) -> RawData:
-    """`train.txt`, `valid.txt` and `test.txt` (user, item, unix time; tabs) as one history.
+    """`train.txt`, `valid.txt` and `test.txt` (user, item, unix time; tabs) as one history, and as the split they are.
 
     Times are whole days. Within a day the files ascend by item number, so that the published test item is the larger
-    number of two of one day: which of them is last is drawn anew, and for such users differs from the published split.
+    number of two of one day: which of them is last is drawn anew, and for such users differs from the published split,
+    which `split = "published"` takes as it is.
     Items are named by their ASIN from `imap.json` (ASIN to number), the only name that there is.
     """
     import pandas as pd
 
     rows = layout("\t", user="whole", item="whole", time="number")
-    parts = [read_table(require(folder, name), rows) for name in ("train.txt", "valid.txt", "test.txt")]
+    names = ("train.txt", "valid.txt", "test.txt")
+    parts = [read_table(require(folder, name), rows).assign(held_out=np.int8(i)) for i, name in enumerate(names)]
     return RawData(pd.concat(parts, ignore_index=True), titles=_asins(find(folder, "imap.json")))
 
 

@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -25,7 +24,7 @@ from data_partition.readers.files import opened
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["id", "whole", "number", "date"]
+Kind = Literal["id", "whole", "number"]
 BLANKS = r"\s+"
 
 _WORDS = {"\t": "tabs", ",": "commas", "::": "'::'", BLANKS: "blanks"}
@@ -39,7 +38,7 @@ class Column:
 
     Attributes:
         name: name in the table that is returned, and in messages.
-        kind: "id": any text but nothing; "whole": a whole number; "number": any finite number; "date": ISO 8601.
+        kind: "id": any text but nothing; "whole": a whole number; "number": any finite number.
         index: its place in the file.
     """
 
@@ -119,7 +118,7 @@ def first_lines(path: Path, separator: str, count: int) -> list[list[str]]:
 
 
 def read_table(path: Path, layout: Layout) -> pd.DataFrame:
-    """The columns of a layout: text for ids, int64 for whole numbers, float64 for numbers, times for dates.
+    """The columns of a layout: text for ids, int64 for whole numbers, float64 for numbers.
 
     Raises:
         DataError: the file is empty or damaged, or a line is broken (with its number).
@@ -174,7 +173,7 @@ def _parse(file: BinaryIO, layout: Layout) -> pd.DataFrame:
     source: Any = file
     if separator == "::":
         separator, source = _STAND_IN, io.BytesIO(file.read().replace(b"::", _STAND_IN.encode()))
-    table = pd.read_csv(
+    return pd.read_csv(
         source,
         sep=separator,
         header=None,
@@ -188,11 +187,6 @@ def _parse(file: BinaryIO, layout: Layout) -> pd.DataFrame:
         quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
         encoding="utf-8",
     )
-    for column in layout.columns:
-        if column.kind == "date":
-            dates = pd.to_datetime(table[column.name], format="ISO8601", utc=True)
-            table[column.name] = dates.dt.tz_localize(None)
-    return table
 
 
 def _is_suspicious(table: pd.DataFrame, layout: Layout) -> bool:
@@ -204,8 +198,6 @@ def _is_suspicious(table: pd.DataFrame, layout: Layout) -> bool:
     for column in layout.columns:
         values = table[column.name]
         if column.kind == "number" and not np.isfinite(values.to_numpy()).all():
-            return True
-        if column.kind == "date" and values.isna().any():
             return True
         if column.kind == "id" and (values.str.strip() == "").any():
             return True
@@ -266,11 +258,6 @@ def _problem(field: str, kind: Kind) -> str:
     """What is wrong with a field, or nothing."""
     if not field.strip():
         return "is missing"
-    if kind == "date":
-        try:
-            datetime.fromisoformat(field.strip())
-        except ValueError:
-            return f"must be a date like 2026-11-21 or 2026-11-21T10:00:00, got '{_shorten(field)}'"
     if kind in ("whole", "number"):
         try:
             value = float(field)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_partition import DATASETS, load
+from data_partition import DATASETS, load, make_split
 from tests.data_partition.tables import raw_histories, write
 
 # In all of them user 1 meets item 20 and then item 3, and user 2 meets item 3.
@@ -30,6 +30,8 @@ FORMATS: dict[str, dict[str, str | bytes]] = {
         "artists.dat": "id\tname\turl\tpictureURL\r\n3\tCafé (1995)\thttp://x\t\r\n20\tUp: again\t\t\r\n",
     },
     "gowalla": {"train.txt": "1 20\n2 3\n", "test.txt": "1 3\n2\n"},
+    "yelp2018": {"train.txt": "1 20\n2 3\n", "test.txt": "1 3\n2\n"},
+    "amazon-book": {"train.txt": "1 20\n2 3\n", "test.txt": "1 3\n2\n"},
     "amazon-video-games": {"Video.txt": "1 20\n1 3\n2 3\n"},
     "amazon-beauty-5core": {
         "train.txt": "1\t20\t800\n",
@@ -89,8 +91,24 @@ def test_a_published_split_comes_with_its_rows(tmp_path):
     made = load("gowalla", str(fill(tmp_path / "raw", files)))
     assert raw_histories(made) == {"0": ["7", "5", "9", "4"], "1": ["5"]}
     assert made.held_out is not None
-    assert made.held_out.tolist() == [False, False, False, True, False]
+    assert made.held_out.tolist() == [0, 0, 0, 2, 0]
     assert made.duplicates == 1
+
+
+def test_three_published_parts_come_with_their_rows(tmp_path):
+    """User 0 trained on 8 and 7, validated with 9 and is tested with 4, of one day, whose order is drawn."""
+    files = {"train.txt": "0\t7\t5\n0\t8\t2\n", "valid.txt": "0\t9\t5\n", "test.txt": "0\t4\t5\n"}
+    made = load("amazon-beauty-5core", str(fill(tmp_path / "raw", files)))
+    assert made.held_out is not None
+    (history,) = raw_histories(made).values()
+    assert dict(zip(history, made.held_out.tolist(), strict=True)) == {"8": 0, "7": 0, "9": 1, "4": 2}
+    for share, train, validation in ((0.1, ["8", "7"], ["9"]), (0.5, ["8", "7"], ["9"]), (0.0, ["8", "7", "9"], [])):
+        split = make_split(made, "published", validation=share)
+        parts = [[str(made.item_ids[item]) for item in part.values] for part in (split.train, split.validation)]
+        assert parts[0][0] == "8"
+        assert sorted(parts[0]) == sorted(train)
+        assert parts[1] == validation
+        assert made.item_ids[split.test.values].tolist() == ["4"]
 
 
 @pytest.mark.parametrize("name", sorted(WITH_TITLES))

@@ -33,7 +33,7 @@ def equal(a, b):
 
 def test_a_shard_knows_the_published_split(tmp_path):
     whole = data()
-    whole = replace(whole, held_out=np.arange(whole.num_interactions) % 4 == 3)
+    whole = replace(whole, held_out=np.where(np.arange(whole.num_interactions) % 4 == 3, 2, 0).astype(np.int8))
     options = DataOptions(split="published", validation_share=0.3)
     for number, part in enumerate(write_shards(whole, 3, "contiguous", options.to_flat(), tmp_path)):
         there, here = histories_of(whole, options, number, 3), histories_of_shard(part, options)
