@@ -94,6 +94,13 @@ class Counter(Recommender):
         ages = self.ages(int(left.max(initial=0)))
         read = left < len(ages)
         items, owner, weight = histories.values[read], histories.row_of_value[read], ages[left[read]]
+        if "factors" in published:
+            factors, scales = (published[name].astype(np.float64) for name in ("factors", "scales"))
+            vectors = np.zeros((k, factors.shape[1]))
+            starts = np.flatnonzero(np.diff(owner, prepend=-1))
+            if len(starts):
+                vectors[owner[starts]] = np.add.reduceat(weight[:, None] * factors[items], starts, axis=0)
+            return np.asarray(vectors @ factors.T * scales, np.float32)
         if "neighbors" not in published:
             mixed = np.zeros((k, m))
             mixed[owner, items] = weight
@@ -109,6 +116,40 @@ class Counter(Recommender):
             values = weight[part, None] * weights[items[part]]
             found[first * m : last * m] += np.bincount(cells.ravel(), values.ravel(), minlength=(last - first) * m)
         return found.reshape(k, m).astype(np.float32)
+
+
+class PairCounter(Counter):
+    """A counter of pairs of items, which has a private sum."""
+
+    @abstractmethod
+    def of_distance(self, longest: int) -> NDArray[np.float64]:
+        """[w] what two items of a history that are 0, 1, … apart count for each other in a private sum of pairs."""
+
+
+class PushedCounter(Counter):
+    """A counter of which it is known what users do who promote an item: its manifest has the attack "push"."""
+
+    @abstractmethod
+    def pushed(
+        self, histories: Ragged, target: int, strength: float
+    ) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.float64] | float]]:
+        """As `counted`, of users who promote an item.
+
+        Args:
+            target: the item.
+            strength: in multiples of what a history can hold of one item.
+        """
+
+    def with_lies(
+        self, cells: Mapping[str, Cells], histories: Ragged, target: int, strength: float
+    ) -> dict[str, Cells]:
+        """The cells, and those of users with these histories who lie."""
+        totals = {name: Total(spec) for name, spec in self.specs.items()}
+        for name, found in cells.items():
+            totals[name].add(found.keys(self.specs[name]), found.values.astype(np.float64))
+        for name, keys, values in self.pushed(histories, target, strength):
+            totals[name].add(keys, values)
+        return {name: total.cells() for name, total in totals.items()}
 
 
 def until_end(histories: Ragged) -> NDArray[np.int64]:

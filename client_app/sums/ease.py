@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from bouquet.methods.ease import EaseOptions
 from bouquet.methods.parts import ModelOfSums
 from bouquet.ragged import Ragged
-from client_app.sums.counter import Counter, apart, pairs
+from client_app.sums.counter import PairCounter, apart, pairs
 
 
-class Ease(Counter):
+class Ease(PairCounter):
     """G_u = x_u x_uᵀ, with x_u the 0/1 vector of the items; scores Σ_age (1 + age)^-r B[i_age, ·], x_u B for r = 0."""
 
     options: EaseOptions
@@ -32,6 +32,9 @@ class Ease(Counter):
         for distance, places in apart(histories, range(int(histories.lengths.max(initial=0)))):
             one, other = items[places], items[places + distance]
             yield "together", np.minimum(one, other) * self.num_items + np.maximum(one, other), 1.0
+
+    def of_distance(self, longest: int) -> NDArray[np.float64]:
+        return np.ones(longest)
 
     def sizes(self, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return pairs(lengths, range(int(lengths.max(initial=0)) + 1)), lengths

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import Specs
-from bouquet.cells import Cells
+from bouquet.attacks import liars, target_of
+from bouquet.cells import Cells, CellSpec
 from bouquet.config import RunConfig, Settings
 from bouquet.device import GIVEN
 from bouquet.errors import ConfigError
@@ -26,13 +27,15 @@ from bouquet.methods.parts import ModelOfSums
 from bouquet.needs import refuse_disk
 from bouquet.packed import by_entry
 from bouquet.ragged import Ragged, one_after_another
+from bouquet.randomness import Words
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest, Update
 from client_app.node.histories import Histories, no_order
 from client_app.node.lists import Watch, blocks, watched
 from client_app.node.place import Place
 from client_app.state.folders import StateFolders
-from client_app.sums.counter import Counter, Recommender
+from client_app.sums.counter import Counter, PushedCounter, Recommender
 from client_app.sums.given import Given
+from client_app.sums.private import PrivateCounter
 from client_app.sums.solver import Solver
 
 # Of a history that was given: user, round and length of each, and so many versions.
@@ -53,6 +56,8 @@ def node_of_sums(settings: Settings, place: Place) -> SumsNode:
     if device.reads_order(options) and not place.histories.in_time:
         raise ConfigError(no_order(method.name, config, device.without_order))
     made = device(place.histories.num_items, options)
+    if config.private:
+        made = PrivateCounter(made, config.dp_clip, config.dp_rank)
     return SolvingNode(config, place, made) if isinstance(made, Solver) else CountingNode(config, place, made)
 
 
@@ -81,8 +86,15 @@ class SumsNode(ABC):
         return self.device.traveling
 
     @property
+    def cells(self) -> Mapping[str, CellSpec]:
+        return {}
+
+    @property
     def _folders(self) -> StateFolders:
         return self.place.folders()
+
+    def positions(self, users: Words) -> NDArray[np.int64]:
+        return self.place.positions(users)
 
     def watched_by(self, watch: Watch) -> Self:
         return replace(self, on_scores=watch)
@@ -143,7 +155,7 @@ class SumsNode(ABC):
         values = evaluate_users(
             parts,
             num_items=histories.num_items,
-            train=train,
+            train=histories.had.take(positions),
             validation=validation,
             test=histories.test.take(positions),
             candidates={part: drawn.take(positions) for part, drawn in histories.candidates.items()},
@@ -162,6 +174,10 @@ class CountingNode(SumsNode):
     """A `Node` over a `Counter`: what users give is kept, so that it is given once and can be taken back."""
 
     device: Counter
+
+    @property
+    def cells(self) -> Mapping[str, CellSpec]:
+        return self.device.specs
 
     def refuse_full_disk(self, request: TrainRequest) -> None:
         folder = self._folders.of_series(request.series)
@@ -208,7 +224,12 @@ class CountingNode(SumsNode):
             if was is None or not np.array_equal(was, history):
                 changed[place] = True
                 before += [] if was is None else [was]
-        cells = self.device.contribution(train.take(np.flatnonzero(changed)))
+        lying = changed & self._lying(request.users)
+        cells = self.device.contribution(train.take(np.flatnonzero(changed & ~lying)))
+        if lying.any():
+            target = target_of(self.config, self.histories.num_items)
+            assert isinstance(self.device, PushedCounter)
+            cells = self.device.with_lies(cells, train.take(np.flatnonzero(lying)), target, self.config.attack_strength)
         if before:
             earlier = self.device.contribution(
                 Ragged.from_lengths([len(items) for items in before], np.concatenate(before))
@@ -229,6 +250,10 @@ class CountingNode(SumsNode):
             left_out=left_out,
             seconds=time.perf_counter() - start,
         )
+
+    def _lying(self, users: Words) -> NDArray[np.bool_]:
+        """[k] who lies; nobody where there is no attack."""
+        return liars(self.config, users) if self.config.attack != "none" else np.zeros(len(users), dtype=bool)
 
     def withdrawn(self, path: Path) -> dict[int, dict[str, Cells]]:
         given = Given(path, self.place.seal)

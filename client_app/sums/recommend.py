@@ -11,7 +11,7 @@ from bouquet.config import lookup, own
 from bouquet.errors import StateError
 from bouquet.methods import METHODS
 from bouquet.methods.manifest import class_at
-from bouquet.methods.parts import ModelOfSums
+from bouquet.methods.parts import ModelOfSums, published_factors
 from bouquet.published import PublishedModel
 from bouquet.ragged import Ragged
 from client_app.edge.growing_history import oldest_first
@@ -36,7 +36,11 @@ def recommended(
     if not isinstance(options, ModelOfSums):
         raise StateError(f"A model of {model.strategy} needs more than a history to recommend from.")
     device: Recommender = class_at(str(method.device))(len(catalogue.items), options)
-    for name, spec in options.published(len(catalogue.items)).items():
+    size, factors = len(catalogue.items), model.arrays.get("factors")
+    specs = options.published(size)
+    if factors is not None and factors.ndim == 2 and "factors" not in specs:  # of a private sum
+        specs = published_factors(size, factors.shape[1])
+    for name, spec in specs.items():
         if name not in model.arrays or model.arrays[name].shape != spec.shape:
             raise StateError(f"The published model does not have '{name}' of the shape {list(spec.shape)}.")
     rows = [catalogue.rows[item] for item in oldest_first(events, user) if item in catalogue.rows]

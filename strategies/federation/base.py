@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from bouquet.attacks import refuse_in_deployment
 from bouquet.catalogue import read_catalogue
 from bouquet.config import Options, RunConfig
 from bouquet.engines.release import is_simulated
@@ -20,16 +22,22 @@ from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import EVALUATE, TRAIN
 from strategies.federation.exchange import Pace
 from strategies.federation.hooks import Extra, Hooks
+from strategies.federation.masking import SecureSums
 from strategies.federation.messages import Messages
 from strategies.federation.needs import refuse_what_does_not_fit
 from strategies.federation.nodes import Nodes
 from strategies.federation.observers import Checkpoints, Patience, Reported, Tracking
+from strategies.federation.replies import NodesGone
 from strategies.federation.roster import await_roster
 
 __all__ = ["BaseStrategy", "Extra"]
 
 # In multiples of the median of a round, where nodes are other people's.
 _BOUND_OF_DEPLOYMENTS = 10.0
+# Of a round in which so many nodes went away that it came to nothing.
+_TRIES = 5
+
+T = TypeVar("T")
 
 
 class BaseStrategy(Hooks, Strategy):
@@ -42,6 +50,7 @@ class BaseStrategy(Hooks, Strategy):
         self._checkpoints = Checkpoints(self, self._patience)
         self._reported = Reported(self)
         self._tracking = Tracking(self)
+        self._masks: SecureSums | None = None
 
     def summary(self) -> None:
         """Nothing to add: the results folder has the configuration."""
@@ -82,12 +91,13 @@ class BaseStrategy(Hooks, Strategy):
 
         Raises:
             RunFailed: nodes or valid replies are missing.
+            ConfigError: users shall lie, and the nodes are not simulated.
         """
         num_rounds = num_rounds or self.config.num_server_rounds
         # Nodes of a simulation are as slow as the machine is, and none of them is mute.
         simulated = is_simulated(grid)
         paces = {kind: Pace(timeout or self.config.round_timeout, fixed=simulated) for kind in (TRAIN, EVALUATE)}
-        arrays = self._begin(grid, simulated, initial_arrays, num_rounds)
+        arrays, num_rounds = self._begin(grid, simulated, initial_arrays, num_rounds)
         result = Result(arrays=arrays)
         empty = ConfigRecord()
         for server_round in range(self.checkpoint_round + 1, num_rounds + 1):
@@ -95,18 +105,26 @@ class BaseStrategy(Hooks, Strategy):
                 break
             begin = time.perf_counter()
             look = self._messages.nodes.begin(server_round)
-            self.configure_train(server_round, arrays, train_config or empty, grid)
-            replies = self._ask(paces[TRAIN])
-            trained = time.perf_counter()
-            new_arrays, train_metrics = self.aggregate_train(server_round, replies)
+
+            def train(server_round: int = server_round, arrays: ArrayRecord = arrays) -> Any:
+                self.configure_train(server_round, arrays, train_config or empty, grid)
+                replies = self._ask_to_train(server_round, arrays, paces[TRAIN])
+                return time.perf_counter(), *self.aggregate_train(server_round, replies)
+
+            trained, new_arrays, train_metrics = self._with_enough(train, server_round, look)
             arrays = result.arrays = new_arrays or arrays
             result.train_metrics_clientapp[server_round] = train_metrics or MetricRecord()
             aggregated = evaluated = time.perf_counter()
-            if server_round % self.config.evaluate_every == 0 or server_round == num_rounds:
-                self.configure_evaluate(server_round, arrays, evaluate_config or empty, grid)
-                replies = self._ask(paces[EVALUATE])
+            # Where metrics are paid for, once: for the round that is reported.
+            paid = self.privacy is not None and not simulated
+            if server_round == num_rounds or (server_round % self.config.evaluate_every == 0 and not paid):
+
+                def evaluate(server_round: int = server_round, arrays: ArrayRecord = arrays) -> MetricRecord | None:
+                    self.configure_evaluate(server_round, arrays, evaluate_config or empty, grid)
+                    return self.aggregate_evaluate(server_round, self._ask(paces[EVALUATE]))
+
                 result.evaluate_metrics_clientapp[server_round] = (
-                    self.aggregate_evaluate(server_round, replies) or MetricRecord()
+                    self._with_enough(evaluate, server_round, look) or MetricRecord()
                 )
                 self._reported.look(server_round, arrays)
                 evaluated = time.perf_counter()
@@ -131,15 +149,33 @@ class BaseStrategy(Hooks, Strategy):
         self._messages.nodes.close()
         return result
 
-    def _begin(self, grid: Grid, simulated: bool, initial_arrays: ArrayRecord | None, num_rounds: int) -> ArrayRecord:
-        """Find the nodes and their users, refuse what cannot be done, and give what the first round starts from."""
+    def abandon(self, stopped: bool) -> None:
+        """Tell who follows the run from outside that it ended without a result: stopped, or else failed."""
+        self._tracking.abandon(stopped)
+
+    def _begin(
+        self, grid: Grid, simulated: bool, initial_arrays: ArrayRecord | None, num_rounds: int
+    ) -> tuple[ArrayRecord, int]:
+        """Find the nodes and their users, refuse what cannot be done, and give what the first round starts from.
+
+        Returns:
+            the arrays, and the last round; an earlier one than wanted where a budget is for no more.
+        """
         config = self.config
+        if not simulated:
+            refuse_in_deployment(config)
         self.keeps_ids = config.registered_nodes and not simulated
         # A node of a simulation has its part of a data set.
         self.most_users = 0 if simulated else config.users_per_node or int(bool(config.catalogue_file))
         chosen = config.update_bound
-        self.update_bound = chosen if chosen >= 0 else 0.0 if simulated else _BOUND_OF_DEPLOYMENTS
+        usual = config.robust_bound if config.robust_aggregation == "norm-bound" else 0.0
+        # In a private run a limit that follows from others' changes would have each user change more than its own.
+        none = simulated or self.privacy is not None
+        self.update_bound = chosen if chosen >= 0 else usual or (0.0 if none else _BOUND_OF_DEPLOYMENTS)
         resumed = self._checkpoints.read()
+        self._masks = SecureSums(self, simulated) if config.secure_sums else None
+        if self._masks:
+            self.update_bound = 0.0  # nobody sees what could be compared
         catalogue = read_catalogue(Path(config.catalogue_file)) if config.catalogue_file else None
         self.roster = await_roster(
             grid,
@@ -148,11 +184,13 @@ class BaseStrategy(Hooks, Strategy):
             config.node_timeout,
             catalogue,
             self.update,
+            self.everything_told(),
             owners=resumed.owner_of if resumed and self.keeps_ids else {},
             least=1.0 if simulated else config.min_reply_fraction,
             repeats=config.repeats == "keep",
             cells=self.summed,
             most_users=self.most_users,
+            model=config.model_digest,
         )
         if resumed:
             self._checkpoints.refuse_other_model(resumed)
@@ -165,12 +203,41 @@ class BaseStrategy(Hooks, Strategy):
         arrays = initial_arrays or pack(self.initial(self.traveling(self.roster.specs)))
         if resumed:
             arrays = pack(self._checkpoints.restore(resumed))
+        if self.privacy:
+            users, spent = len(self.roster.users), self._checkpoints.spent(resumed)
+            num_rounds = self.privacy.begin(simulated, users, spent, self.checkpoint_round, num_rounds)
         self.directory.begin(self.checkpoint_round)
         if resumed:
             self._checkpoints.refuse_end_without_evaluation(num_rounds)
         self._reported.begin(simulated)
         self._tracking.begin()
-        return arrays
+        return arrays, num_rounds
+
+    def _ask_to_train(self, server_round: int, arrays: ArrayRecord, pace: Pace) -> list[Message]:
+        """The replies to a round's messages; under masks there are none but their sum."""
+        messages = self._messages
+        if not self._masks or not messages.sent:  # a private run's sample can be of nobody
+            return self._ask(pace)
+        shared = self.needed(unpack(arrays))
+        messages.summed = self._masks.ask(messages.nodes.exchange, messages.sent, server_round, shared, pace)
+        return []
+
+    def _with_enough(self, part: Callable[[], T], server_round: int, look: dict[str, Any]) -> T:
+        """A part of a round, and once more when nodes went away in it: then enough have to come back first.
+
+        Raises:
+            RunFailed: too few replies are valid, or too few nodes came back.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                return part()
+            except NodesGone as error:
+                # One that is there and silent was waited for long enough.
+                if not left or self._messages.nodes.exchange.timed_out:
+                    raise
+                event("round repeated", round=server_round, reason=str(error))
+                self._messages.nodes.repeat(server_round, look)
+        raise AssertionError
 
     def _ask(self, pace: Pace) -> list[Message]:
         config, messages = self.config, self._messages

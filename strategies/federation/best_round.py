@@ -28,12 +28,16 @@ class BestRound:
     means: Means = field(default_factory=dict)
     values: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
-    def offer(self, server_round: int, means: Means, values: NDArray[np.float64]) -> bool:
-        """Take a round if it is better than the best so far; among equals the earliest stays."""
+    def offer(self, server_round: int, means: Means, values: NDArray[np.float64], *, last: bool = False) -> bool:
+        """Take a round if it is better than the best so far; among equals the earliest stays.
+
+        Args:
+            last: whatever it is; to choose by metrics would tell of them.
+        """
         part, candidates, metric = SELECTED_BY
         score = means[part][candidates][metric]
         # Without any validation item there is nothing to choose by: the last round counts.
-        if not (score > self.score or np.isnan(score)):
+        if not (last or score > self.score or np.isnan(score)):
             return False
         self.round, self.means, self.values = server_round, means, values
         self.score = float("-inf") if np.isnan(score) else score

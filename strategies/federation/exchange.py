@@ -13,7 +13,7 @@ from bouquet.engines.pull import pull
 from bouquet.engines.push import push
 from strategies.federation.replies import Sent
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 1.0
+SHORTEST_PAUSE = 0.005
 # A quick answer is seen quickly, and a long round costs the SuperLink little.
 PAUSE_GROWTH = 1.3
 
@@ -61,13 +61,14 @@ class Exchange:
 
     Args:
         grid: Flower's.
+        longest_pause: seconds between two looks for replies, at most.
 
     Attributes:
         timed_out: whether the last messages were waited for until the deadline.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, longest_pause: float = 1.0) -> None:
+        self._grid, self._longest_pause = grid, longest_pause
         self._unanswered: dict[str, tuple[Pace, float, int]] = {}
         self.timed_out = False
 
@@ -104,7 +105,7 @@ class Exchange:
             if not pending or answered >= enough * everyone or self.timed_out:
                 break
             # Asking must not become the work: thousands of pending messages make a pull slow.
-            pause = min(max(2 * (now - begin), PAUSE_GROWTH * pause), LONGEST_PAUSE)
+            pause = min(max(2 * (now - begin), PAUSE_GROWTH * pause), self._longest_pause)
             time.sleep(min(pause, deadline - now))
         self._unanswered |= {identity: (pace, start, most_bytes[identity]) for identity in pending}
         return replies

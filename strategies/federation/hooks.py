@@ -17,17 +17,40 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays, Specs, exchanged, initial_shared
 from bouquet.cells import Cells, CellSpec
 from bouquet.config import Options, RunConfig
-from bouquet.methods import only_embeddings
+from bouquet.errors import ConfigError
+from bouquet.methods import METHODS, only_embeddings
 from bouquet.randomness import Purpose, generator
 from bouquet.records import Report, payload_bytes
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import EvaluateReply, TrainReply, Update, Weighting
 from strategies.federation.best_round import BestRound
+from strategies.federation.private import PrivateSums
 from strategies.federation.roster import Roster
 
 Extra = dict[str, NDArray[Any]]
 """What a method keeps beside shared arrays, by name."""
 T = TypeVar("T")
+
+
+def refuse_masks(config: RunConfig) -> None:
+    """Refuse secure sums where there are none, or where something would have to look under the masks.
+
+    Raises:
+        ConfigError: one sentence.
+    """
+    if not config.secure_sums:
+        return
+    method = METHODS[config.strategy]
+    if not method.sums_only:
+        known = ", ".join(sorted(name for name, other in METHODS.items() if other.sums_only))
+        raise ConfigError(
+            f"{config.strategy} looks at single users' updates, so they cannot be masked: leave secure-sums out, or "
+            f"take a strategy that needs sums alone ({known})."
+        )
+    if config.update_bound > 0:
+        raise ConfigError(
+            "update-bound compares the updates of a round, and secure-sums hides them: leave one of the two out."
+        )
 
 
 class Hooks:
@@ -40,10 +63,10 @@ class Hooks:
     Raises:
         ConfigError: settings do not go together.
 
-    A method overrides `traveling`, `returning`, `needed`, `summed`, `reports`, `prepare`, `select_users`, `personal`,
-    `aggregate` and, where it keeps more than shared arrays, `extra_arrays`, `restore_extra` and the three that say how
-    much that is: `personal_bytes`, `kept_bytes` and `working_bytes`. `dense_updates` says that every row of an update
-    travels, and `draws_negatives` that rows of items travel too that a user does not have.
+    A method overrides `traveling`, `returning`, `needed`, `summed`, `tells`, `reports`, `prepare`, `select_users`,
+    `personal`, `aggregate` and, where it keeps more than shared arrays, `extra_arrays`, `restore_extra` and the three
+    that say how much that is: `personal_bytes`, `kept_bytes` and `working_bytes`. `dense_updates` says that every row
+    of an update travels, and `draws_negatives` that rows of items travel too that a user does not have.
 
     Attributes:
         roster: the users, in an order that does not depend on nodes; known from `prepare` on.
@@ -55,6 +78,7 @@ class Hooks:
         keeps_ids: whether a node comes back under its id when the run is resumed, so that users can belong to it.
         most_users: that one node may bring; 0: any number.
         update_bound: the largest change of one user, in multiples of the round's median; 0: any.
+        privacy: the noise on its sums, and their budget; None: there is none.
         line: what `metrics.jsonl` will say of the round; a method adds to it with `note`.
     """
 
@@ -65,7 +89,10 @@ class Hooks:
 
     def __init__(self, config: RunConfig, options: Options, directory: RunDirectory) -> None:
         options.check_run(config)
+        refuse_masks(config)
         self.config, self.options, self.directory = config, options, directory
+        if config.robust_aggregation != "none":  # then what `aggregate` is given is made of users' own changes
+            self.update = "rows"
         self.series = uuid.uuid4().hex
         self.roster: Roster
         self.versions: NDArray[np.int64]
@@ -74,6 +101,7 @@ class Hooks:
         self.keeps_ids = False
         self.most_users = 0
         self.update_bound = 0.0
+        self.privacy = PrivateSums(config, directory) if config.private else None
         self.best = BestRound()
         self.line: dict[str, Any] = {}
 
@@ -118,8 +146,18 @@ class Hooks:
         return specs
 
     def weights(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[k] weights of users in the sum that a node sends: training interactions, or 1."""
-        return self.roster.sizes[users].astype(float) if self.weighting == "size" else np.ones(len(users))
+        """[k] weights of users in the sum that a node sends: training interactions, or 1; 1 where sums are private."""
+        # A weight would multiply what one user can change.
+        sizes = self.weighting == "size" and not self.privacy
+        return self.roster.sizes[users].astype(float) if sizes else np.ones(len(users))
+
+    def tells(self) -> tuple[str, ...]:
+        """Names of what `reports` and `evaluation_reports` ask for in any round: nodes are told before the first."""
+        return ()
+
+    def everything_told(self) -> tuple[str, ...]:
+        """The same with what a private run asks for: whether a user is within a limit that follows all users."""
+        return (*self.tells(), *(self.privacy.reports() if self.privacy else ()))
 
     def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
         """What users tell beside their update of a round, by name; asked for only where something is done with it."""

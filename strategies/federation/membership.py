@@ -71,7 +71,7 @@ class Membership:
         catalogue: what the server publishes, if it does.
         patience: seconds after which an unanswered query is sent once more. Messages themselves do not expire: a device
             whose clock is wrong would have all its replies refused.
-        update: the kind of update that the run asks for.
+        update, tells: the kind of update that the run asks for, and what users shall tell beside it.
         repeats: a history may have an item several times.
         cells: the matrices that users give, for a catalogue of so many items.
         most_users: that one node may bring; 0: any number.
@@ -85,11 +85,12 @@ class Membership:
         catalogue: Catalogue | None = None,
         patience: float = 300.0,
         update: Update = "sum",
+        tells: tuple[str, ...] = (),
         repeats: bool = False,
         cells: CellsOf = lambda num_items: {},
         most_users: int = 0,
     ) -> None:
-        self.roster, self._update, self._repeats, self._cells = roster, update, repeats, cells
+        self.roster, self._update, self._tells, self._repeats, self._cells = roster, update, tells, repeats, cells
         self._most_users = most_users
         # By node, keys of users that it has said shall be forgotten.
         self._forgotten = {node: set(keys.tolist()) for node, keys in roster.forgotten.items()}
@@ -172,7 +173,7 @@ class Membership:
     def _ask(self, nodes: Iterable[int]) -> None:
         gone = {node: self._gone_of(node) for node in sorted(nodes)}
         messages = [
-            roster_query(node, self._series, self._catalogue, node in self._waiting, self._update, keys)
+            roster_query(node, self._series, self._catalogue, node in self._waiting, self._update, self._tells, keys)
             for node, keys in gone.items()
         ]
         now = time.monotonic()

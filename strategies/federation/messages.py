@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs
+from bouquet.attacks import EXPOSURE, exposure, exposure_reports, liars
 from bouquet.errors import WireError
 from bouquet.evaluation import flattened, summarise
 from bouquet.records import Report, message_bytes, pack, payload_bytes, unpack
@@ -28,9 +29,13 @@ from bouquet.wire import (
 )
 from strategies.federation.bounds import bounded
 from strategies.federation.hooks import Hooks
+from strategies.federation.masking import Summed
 from strategies.federation.nodes import Nodes
 from strategies.federation.replies import Received, Sent, receive, require_enough
+from strategies.federation.robust import robust_reply
 from strategies.numerics.checks import refuse_broken_state
+
+_NOBODY, _NOTHING = np.zeros(0, np.int64), np.zeros(0, np.float32)
 
 
 class Messages:
@@ -42,6 +47,7 @@ class Messages:
     Attributes:
         nodes: learns who has answered.
         sent: the messages that were made last.
+        summed: what came of the round under masks, where they are asked for.
     """
 
     nodes: Nodes
@@ -49,21 +55,24 @@ class Messages:
     def __init__(self, method: Hooks) -> None:
         self._method = method
         self.sent: list[Sent] = []
+        self.summed: Summed | None = None
         self._shared: Arrays = {}
         self._reports: dict[str, Report] = {}
 
     def to_train(self, server_round: int, arrays: ArrayRecord) -> list[Message]:
         """One message to every node that hosts users of this round."""
         method, shared = self._method, unpack(arrays)
+        privacy = method.privacy
         self.sent, self._shared = [], shared
-        self._reports = method.reports(server_round, shared)
+        self._reports = method.reports(server_round, shared) | (privacy.reports() if privacy else {})
         returning, cells, needed = (
             method.returning(method.roster.specs),
             method.summed(method.roster.num_items),
             method.needed(shared),
         )
         personal_bytes = 0
-        for node, users in method.roster.by_node(method.select_users(server_round)):
+        chosen = privacy.sample(method.roster, server_round) if privacy else method.select_users(server_round)
+        for node, users in method.roster.by_node(chosen):
             personal = method.personal(users)
             personal_bytes += payload_bytes(personal)
             request = TrainRequest(
@@ -77,6 +86,7 @@ class Messages:
                 update=method.update,
                 weights=method.weights(users),
                 reports=tuple(self._reports),
+                clip=privacy.clip_to_send() if privacy else 0.0,
             )
             most = most_train_bytes(returning, method.update, len(users), self._reports, cells)
             self.sent.append(Sent(_message(request.encode(), node, TRAIN, server_round), users, most))
@@ -89,6 +99,50 @@ class Messages:
         Raises:
             RunFailed: too few users gave a valid reply.
         """
+        method = self._method
+        specs = method.returning(method.roster.specs)
+        if summed := self.summed:
+            self.summed = None
+            received, weighed = summed.received, [summed.reply]
+            method.line["bytes"]["down_per_user"] += summed.down
+            method.line["bytes"]["wire_down"] += summed.wire_down
+            method.note(clipped=summed.clipped)
+        else:
+            received, weighed = self._read(server_round, replies)
+        self.nodes.after(received, TRAIN, server_round)
+        if self.sent or not method.privacy:  # a sample can be of nobody
+            require_enough(received, self._asked(), method.config.min_reply_fraction, f"Round {server_round}")
+        users = np.concatenate([_NOBODY, *received.users])
+        counted, of_users = weighed, [users] if summed else received.users
+        if method.privacy and method.update == "sum":
+            counted, of_users = [method.privacy.summed(server_round, weighed, specs)], [users]
+        if method.config.robust_aggregation != "none":
+            by_user = [method.weights(of_reply) for of_reply in received.users]
+            counted, of_users = [robust_reply(weighed, by_user, specs, method.config)], [users]
+        with np.errstate(over="ignore"):  # what is infinite is refused with its name
+            shared = method.aggregate(server_round, self._shared, counted, of_users)
+        refuse_broken_state({**shared, **method.extra_arrays()}, f"Round {server_round} broke the model")
+        method.versions[users] = server_round
+        loss = np.concatenate([_NOTHING, *(reply.loss for reply in weighed)]).astype(float)
+        upload = np.concatenate([_NOBODY, *(reply.upload_bytes for reply in weighed)])
+        metrics: dict[str, Any] = {
+            "loss": float(np.nanmean(loss)) if np.isfinite(loss).any() else float("nan"),
+            "users": len(users),
+            "up_per_user": float(upload.mean()) if len(upload) else 0.0,
+        }
+        method.line["bytes"] |= {"up_per_user": metrics["up_per_user"], "wire_up": received.bytes}
+        method.note(
+            users=metrics["users"],
+            node_seconds={"train": sum(reply.seconds for reply in received.replies)},
+            loss=metrics["loss"],
+            failures=[vars(failure) for failure in received.failures],
+        )
+        if method.privacy:
+            method.line |= method.privacy.published(method.line, specs)
+        return pack(shared), MetricRecord(metrics)
+
+    def _read(self, server_round: int, replies: Iterable[Message]) -> tuple[Received, list[TrainReply]]:
+        """The valid replies, held to their bounds, with what they count for."""
         method, reports = self._method, self._reports
         specs, cells, keys = (
             method.returning(method.roster.specs),
@@ -103,38 +157,18 @@ class Messages:
             )
             if reason := method.refusal(reply, users[np.isin(keys[users], reply.users)]):
                 raise WireError(reason)
+            if method.privacy and (reason := method.privacy.refusal(reply)):
+                raise WireError(reason)
             return reply
 
         received = receive(self.sent, replies, keys, decode)
-        received, weighed = self._bounded(received, specs)
-        self.nodes.after(received, TRAIN, server_round)
-        require_enough(received, self._asked(), method.config.min_reply_fraction, f"Round {server_round}")
-        with np.errstate(over="ignore"):  # what is infinite is refused with its name
-            shared = method.aggregate(server_round, self._shared, weighed, received.users)
-        refuse_broken_state({**shared, **method.extra_arrays()}, f"Round {server_round} broke the model")
-        users = np.concatenate(received.users)
-        method.versions[users] = server_round
-        loss = np.concatenate([reply.loss for reply in weighed]).astype(float)
-        upload = np.concatenate([reply.upload_bytes for reply in weighed])
-        metrics: dict[str, Any] = {
-            "loss": float(np.nanmean(loss)) if np.isfinite(loss).any() else float("nan"),
-            "users": len(users),
-            "up_per_user": float(upload.mean()),
-        }
-        method.line["bytes"] |= {"up_per_user": metrics["up_per_user"], "wire_up": received.bytes}
-        method.note(
-            users=metrics["users"],
-            node_seconds={"train": sum(reply.seconds for reply in received.replies)},
-            loss=metrics["loss"],
-            failures=[vars(failure) for failure in received.failures],
-        )
-        return pack(shared), MetricRecord(metrics)
+        return self._bounded(received, specs)
 
     def to_evaluate(self, server_round: int, arrays: ArrayRecord) -> list[Message]:
         """One message to every node: all users are evaluated, those that did not train too."""
         method, shared = self._method, unpack(arrays)
         self.sent, self._shared = [], shared
-        self._reports = method.evaluation_reports(server_round, shared)
+        self._reports = method.evaluation_reports(server_round, shared) | exposure_reports(method.config)
         personal_bytes = 0
         for node, users in method.roster.by_node(np.arange(len(method.roster.users))):
             personal = method.personal_to_evaluate(users)
@@ -170,11 +204,13 @@ class Messages:
         asked = self._asked()
         require_enough(received, asked, method.config.min_reply_fraction, f"Evaluation of round {server_round}")
         values = np.full((len(keys), *METRIC_SHAPE), np.nan)
+        exposed = np.full((len(keys), 2), np.nan)
         told = 0
         for reply, users in zip(received.replies, received.users, strict=True):
             values[users] = reply.metrics
             told += payload_bytes({"metrics": reply.metrics, **reply.reports})
             method.take_evaluation(reply, users)
+            exposed[users] = reply.reports.get(EXPOSURE, np.nan)
         answered = sum(map(len, received.users))
         method.line["bytes"]["evaluation"] |= {
             "up_per_user": told / answered,
@@ -182,8 +218,14 @@ class Messages:
             "asked": asked,
             "users": answered,
         }
-        means = summarise(values)
-        method.best.offer(server_round, means, values)
+        if method.config.attack_fraction > 0:
+            lying = liars(method.config, keys)
+            values[lying] = np.nan
+            method.note(exposure=exposure(exposed, lying))
+        means, privacy = summarise(values), method.privacy
+        if privacy and not privacy.simulated:
+            means, values = privacy.means(values, server_round), np.full(values.shape, np.nan)
+        method.best.offer(server_round, means, values, last=privacy is not None)
         method.note(**means)
         method.line["node_seconds"]["evaluate"] = sum(reply.seconds for reply in received.replies)
         method.note(evaluation_failures=[vars(failure) for failure in received.failures])
@@ -194,9 +236,10 @@ class Messages:
 
     def _sent_bytes(self, shared: Arrays, personal_bytes: int) -> dict[str, float]:
         """What goes down: to each user as if its message were for it alone, and all messages as they are."""
-        users = np.concatenate([item.users for item in self.sent])
+        users = np.concatenate([_NOBODY, *(item.users for item in self.sent)])
+        each = float(self._method.down_bytes(shared, users).mean()) + personal_bytes / len(users) if len(users) else 0.0
         return {
-            "down_per_user": float(self._method.down_bytes(shared, users).mean()) + personal_bytes / len(users),
+            "down_per_user": each,
             "wire_down": sum(message_bytes(item.message.content) for item in self.sent),
         }
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from bouquet.needs import bytes_of, expected_rows, refuse_disk, refuse_memory, update_bytes
 from strategies.federation.hooks import Hooks
+from strategies.federation.robust import robust_bytes
 
 # The model as a record, as arrays, the same of the next round, and a record of the best one.
 _COPIES = 5
@@ -33,7 +34,8 @@ def memory_needed(strategy: Hooks) -> float:
     sent = roster.nodes * shared
     base = kept + _COPIES * shared + sent
     replies = _REPLY_COPIES * reply_bytes(strategy)
-    moments = [base + chosen * own + replies + strategy.working_bytes(), base + count * own]
+    working = strategy.working_bytes() + robust_bytes(config, chosen, reply_bytes(strategy))
+    moments = [base + chosen * own + replies + working, base + count * own]
     if config.checkpoint_every:
         moments.append(base + count * own + _CHECKPOINT_COPIES * (kept + shared))
     return max(moments)

@@ -31,13 +31,14 @@ class Nodes:
 
     def __init__(self, strategy: Hooks, grid: Grid, catalogue: Catalogue | None = None) -> None:
         self._strategy = strategy
-        self.exchange = Exchange(grid)
+        self.exchange = Exchange(grid, strategy.config.reply_poll_interval)
         self._membership = Membership(
             grid,
             strategy.roster,
             strategy.series,
             catalogue,
             update=strategy.update,
+            tells=strategy.everything_told(),
             repeats=strategy.config.repeats == "keep",
             cells=strategy.summed,
             most_users=strategy.most_users,
@@ -51,9 +52,24 @@ class Nodes:
         Raises:
             RunFailed: too few users have a node that is there, for longer than `node-timeout`.
         """
-        config = self._strategy.config
-        look: dict[str, Any] = {"came": [], "left": [], "refused": [], "joined": 0, "forgotten": 0}
+        look: dict[str, Any] = {"came": [], "left": [], "refused": [], "joined": 0, "forgotten": 0, "repeated": 0}
         look["late"] = self.exchange.late()
+        self._look(server_round, look)
+        return look
+
+    def repeat(self, server_round: int, look: dict[str, Any]) -> None:
+        """The same in the middle of a round, whose messages are sent once more; added to the round's line.
+
+        Raises:
+            RunFailed: as `begin`.
+        """
+        look["repeated"] += 1
+        look["late"] += self.exchange.late()
+        self._look(server_round, look)
+
+    def _look(self, server_round: int, look: dict[str, Any]) -> None:
+        config = self._strategy.config
+        before = {name: len(look[name]) for name in ("came", "left", "refused")}
 
         def handle(changes: Changes) -> None:
             self._apply(changes)
@@ -73,10 +89,9 @@ class Nodes:
         look["absent"] = len(nodes & roster.absent)
         look["resting"] = sorted((nodes & roster.resting) - roster.absent)
         look["users"] = len(roster.users)
-        for name in ("came", "left", "refused"):
-            if look[name]:
-                event(f"nodes {name}", nodes=look[name])
-        return look
+        for name, count in before.items():
+            if new := look[name][count:]:
+                event(f"nodes {name}", nodes=new)
 
     def confirm(self) -> None:
         """After a round, what is kept of it being written: say to nodes that the users they had forgotten are."""

@@ -26,6 +26,9 @@ from strategies.federation.checkpoint import (
 )
 from strategies.federation.hooks import Hooks
 
+# What a checkpoint keeps of a budget, among what methods keep.
+_PRIVACY = "privacy/"
+
 
 class Patience:
     """Whether `patience` evaluations have passed without a new best; known from rounds alone, as resuming needs."""
@@ -71,6 +74,12 @@ class Tracking:
         parts = ("validation", "test")
         values = {f"reported/{name}": v for part in parts for name, v in metric_values(part, best.means[part]).items()}
         self._try(lambda tracker: tracker.close(best.round, values))
+        self._tracker = None
+
+    def abandon(self, stopped: bool) -> None:
+        """When the run ends without a result, which may be before it has begun."""
+        self._try(lambda tracker: tracker.abandon(stopped))
+        self._tracker = None
 
     def _try(self, act: Callable[[Tracker], None]) -> None:
         if self._tracker is None:
@@ -167,7 +176,7 @@ class Checkpoints:
                 series=method.series,
                 round=server_round,
                 shared=shared,
-                extra=method.extra_arrays(),
+                extra=method.extra_arrays() | self._spent(),
                 users=roster.users,
                 sizes=roster.sizes,
                 versions=method.versions,
@@ -200,11 +209,21 @@ class Checkpoints:
             rounds[: len(checkpoint.users)] = checkpoint.versions
         method.best = checkpoint.best
         method.checkpoint_round = checkpoint.round
-        method.restore_extra(checkpoint.extra)
+        method.restore_extra({name: a for name, a in checkpoint.extra.items() if not name.startswith(_PRIVACY)})
         if joined := len(method.roster.users) - len(checkpoint.users):
             method.best.users_joined(joined)
             method.users_joined(joined)
         return method.grown(checkpoint.shared)
+
+    def _spent(self) -> dict[str, Any]:
+        privacy = self._method.privacy
+        return {_PRIVACY + name: value for name, value in privacy.arrays().items()} if privacy else {}
+
+    @staticmethod
+    def spent(checkpoint: Checkpoint | None) -> dict[str, Any]:
+        """What a checkpoint has of a budget; empty where there is none."""
+        extra = checkpoint.extra if checkpoint else {}
+        return {name.removeprefix(_PRIVACY): value for name, value in extra.items() if name.startswith(_PRIVACY)}
 
     def refuse_other_model(self, checkpoint: Checkpoint) -> None:
         """As `checkpoint.refuse_other_model`, once the roster is known."""

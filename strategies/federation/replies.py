@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from bouquet.errors import RunFailed, WireError
 from bouquet.randomness import Words
 from bouquet.records import message_bytes
+from bouquet.reporting.words import harmless
 
 # Characters of an error that a node gives.
 LONGEST_ERROR = 2000
-# What a terminal takes for a command; line breaks and tabs stay.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class _Reply(Protocol):
@@ -30,6 +29,10 @@ class _Reply(Protocol):
 
 
 R = TypeVar("R", bound=_Reply)
+
+
+class NodesGone(RunFailed):
+    """Too few users gave a valid reply, because nodes went away while they were waited for."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Failure:
 
     def __post_init__(self) -> None:
         # Much of it is a node's own words, and people read them in a terminal.
-        object.__setattr__(self, "reason", _CONTROL.sub("?", self.reason))
+        object.__setattr__(self, "reason", harmless(self.reason))
 
 
 @dataclass(frozen=True)
@@ -171,12 +174,15 @@ def require_enough(received: Received, asked: int, least: float, what: str) -> N
     """Fail the run when too few users gave a valid reply.
 
     Raises:
+        NodesGone: they would be enough, had no node gone away.
         RunFailed: names the counts and the first reason.
     """
     valid = sum(len(users) for users in received.users)
     if valid == 0 or valid < least * asked:
         reason = received.failures[0].reason if received.failures else "no messages were sent"
-        raise RunFailed(f"{what}: only {valid} of {asked} users gave a valid reply. The first failure says: {reason}")
+        gone = sum(failure.users for failure in received.failures if failure.node in received.silent)
+        kind = NodesGone if gone and valid + gone >= least * asked else RunFailed
+        raise kind(f"{what}: only {valid} of {asked} users gave a valid reply. The first failure says: {reason}")
 
 
 def not_from(node: int, message: Message) -> bool:
@@ -194,4 +200,4 @@ def error_text(message: Message) -> str:
     reason = (message.error.reason or f"error code {message.error.code}")[: 10 * LONGEST_ERROR]
     match = re.search(r"Exception ClientAppException occurred\. Message: (.*)", reason, re.DOTALL)
     text = match.group(1) if match else re.sub(r"^\s*<class '[\w.]+'>:<'", "", reason)
-    return _CONTROL.sub("?", text).strip().removesuffix("'>").strip()[:LONGEST_ERROR] or "it gives no reason"
+    return harmless(text).strip().removesuffix("'>").strip()[:LONGEST_ERROR] or "it gives no reason"

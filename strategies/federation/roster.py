@@ -18,7 +18,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from bouquet.arrays import Specs, dump_specs
+from bouquet.arrays import Specs, digest_of, dump_specs
 from bouquet.catalogue import Catalogue
 from bouquet.cells import Cells, CellSpec
 from bouquet.errors import RunFailed, WireError
@@ -86,6 +86,8 @@ class Roster:
         Users whose node is not there are left out.
         """
         users = np.intersect1d(users, self.present())
+        if not len(users):
+            return []
         order = np.argsort(self.node_of[users], kind="stable")
         nodes, starts = np.unique(self.node_of[users][order], return_index=True)
         groups = np.split(users[order], starts[1:])
@@ -179,6 +181,7 @@ def roster_query(
     catalogue: Catalogue | None,
     send: bool,
     update: Update = "sum",
+    tells: tuple[str, ...] = (),
     gone: Iterable[int] = (),
 ) -> Message:
     """Ask a node whom it hosts.
@@ -186,12 +189,12 @@ def roster_query(
     Args:
         catalogue: what the server publishes, if it does.
         send: give it to the node, and not only its edition.
-        update: the kind of update that the run will ask for.
+        update, tells: the kind of update that the run will ask for, and what users shall tell beside it.
         gone: keys of users that it had forgotten, and of whom nothing is left here.
     """
     edition = catalogue.edition if catalogue else ""
     keys = np.array(sorted(gone), dtype=np.uint64)
-    request = RosterRequest(series, edition, catalogue if send else None, update, keys)
+    request = RosterRequest(series, edition, catalogue if send else None, update, keys, tells)
     return Message(request.encode(), dst_node_id=node, message_type=ROSTER)
 
 
@@ -236,12 +239,14 @@ def await_roster(
     timeout: float,
     catalogue: Catalogue | None = None,
     update: Update = "sum",
+    tells: tuple[str, ...] = (),
     *,
     owners: Mapping[int, int] | None = None,
     least: float = 1.0,
     repeats: bool = False,
     cells: CellsOf = lambda num_items: {},
     most_users: int = 0,
+    model: str = "",
 ) -> Roster:
     """Wait until enough nodes are there and have said whom they host.
 
@@ -250,13 +255,14 @@ def await_roster(
     it is one of the parts that are waited for, the run begins without it if a share of them is there.
 
     Args:
-        update: the kind of update that the run asks for.
+        update, tells: the kind of update that the run asks for, and what users shall tell beside it.
         owners: users that belong to a node already: key -> node.
         least: that share. Where nodes are other people's, one that answers nonsense must not keep all others from
             starting.
         repeats: a history may have an item several times.
         cells: the matrices that users give, for a catalogue of so many items.
         most_users: that one node may bring; 0: any number.
+        model: digest of the arrays that nodes must share; "": what most share.
     Raises:
         RunFailed: not enough nodes that can work together came in time.
     """
@@ -268,7 +274,7 @@ def await_roster(
         known = answers.keys() | failures.keys()
         new = [node for node in grid.get_node_ids() if node not in known]
         asked = [
-            Sent(roster_query(node, series, catalogue, node in waiting, update), _NOBODY, MOST_ROSTER_BYTES)
+            Sent(roster_query(node, series, catalogue, node in waiting, update, tells), _NOBODY, MOST_ROSTER_BYTES)
             for node in new
         ]
         left = max(deadline - time.monotonic(), 1.0)
@@ -288,7 +294,7 @@ def await_roster(
                     answers[node] = answer
             except WireError as error:
                 failures[node] = str(error)
-        together, refused = agreeing(answers, owners or {}, catalogue, most_users)
+        together, refused = agreeing(answers, owners or {}, catalogue, most_users, model)
         refused = failures | refused
         parts = max((answer.num_partitions for answer in together.values()), default=0)
         wanted = max(min_nodes, parts)
@@ -313,21 +319,26 @@ def agreeing(
     owners: Mapping[int, int],
     catalogue: Catalogue | None = None,
     most_users: int = 0,
+    model: str = "",
 ) -> tuple[dict[int, RosterReply], dict[int, str]]:
     """The nodes that can work together, and why the others cannot.
 
     Those that know the same items and have the same model and the same number of parts as most others, or where a
-    catalogue is published, the items of that; among these, of nodes that claim the same user the one that it belongs
-    to, or else the one that answered first.
+    catalogue is published, the items of that, and where a model is asked for, that one; among these, of nodes that
+    claim the same user the one that it belongs to, or else the one that answered first.
 
     Args:
         answers: by node, in the order in which they came.
         owners: users that belong to a node already: key -> node.
         most_users: that one node may bring; 0: any number.
+        model: digest of the arrays that nodes must share; "": what most share.
     """
     refused: dict[int, str] = {}
     fitting = {node: a for node, a in answers.items() if not catalogue or a.catalogue == catalogue.fingerprint}
     refused |= dict.fromkeys(answers.keys() - fitting.keys(), "it has not taken the catalogue that is published")
+    others = {node for node, answer in fitting.items() if model and digest_of(answer.specs) != model}
+    refused |= dict.fromkeys(others, "it has another model than the run; give all nodes one configuration")
+    fitting = {node: answer for node, answer in fitting.items() if node not in others}
     # Of equally many the first, which `most_common` keeps in front.
     kinds = Counter(_kind(answer) for answer in fitting.values()).most_common(1)
     usual = next((answer for answer in fitting.values() if _kind(answer) == kinds[0][0]), None)

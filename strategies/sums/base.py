@@ -17,12 +17,14 @@ from bouquet.arrays import Arrays, Specs
 from bouquet.catalogue import fingerprint, read_catalogue
 from bouquet.cells import Cells, CellSpec
 from bouquet.config import RunConfig
-from bouquet.methods.parts import ModelOfSums, SumsOptions
+from bouquet.errors import ConfigError
+from bouquet.methods.parts import PAIRS, ModelOfSums, SumsOptions, published_factors
 from bouquet.published import PublishedModel
 from bouquet.reporting.events import event
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
 from strategies.federation.base import BaseStrategy, Extra
+from strategies.sums.private import leading, noisy_pairs, too_long
 
 Matrix = NDArray[np.floating]
 Weights: TypeAlias = Matrix | sparse.csr_matrix
@@ -42,10 +44,12 @@ class Largest:
     Attributes:
         cell: [k] the largest cell of a matrix.
         all_cells: [k] the sum of all of them.
+        line: [k] the sum of one row or one column; None where a history says nothing of it.
     """
 
     cell: NDArray[np.float64]
     all_cells: NDArray[np.float64]
+    line: NDArray[np.float64] | None = None
 
 
 class PublishingStrategy(BaseStrategy):
@@ -114,16 +118,35 @@ class SumsStrategy(PublishingStrategy):
         return {}
 
     def summed(self, num_items: int) -> Mapping[str, CellSpec]:
+        if self.privacy:
+            return {PAIRS: CellSpec((num_items, num_items), symmetric=True)}
         return self.options.cells(num_items)
+
+    def traveling(self, specs: Specs) -> Specs:
+        if self.privacy:
+            return published_factors(self.roster.num_items, self.config.dp_rank)
+        return super().traveling(specs)
+
+    def factors_of(self, values: NDArray[np.float64], vectors: NDArray[np.float64], edge: float) -> Arrays:
+        """What is published of a private sum of pairs, of its leading eigenvalues [r] and eigenvectors [m, r].
+
+        Args:
+            edge: about the largest eigenvalue of the noise alone.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no private sum")
 
     def needed(self, shared: Arrays) -> Arrays:
         return {}
 
     def prepare(self) -> None:
+        if self.privacy and self.config.num_server_rounds > 1:
+            raise ConfigError(f"A private sum is told once: with {self.config.strategy} take num-server-rounds = 1.")
         self._sums = {name: sparse.csr_matrix(spec.shape) for name, spec in self.summed(self.roster.num_items).items()}
 
     def refusal(self, reply: TrainReply, users: NDArray[np.int64]) -> str:
         """Users give no more than their histories can hold; an increment can take off as much and add as much."""
+        if self.privacy:
+            return too_long(reply, self.config.dp_clip)
         known = np.maximum(reply.sizes, self.roster.sizes[users])
         if (reply.sizes < 0).any() or (known > self.roster.num_items).any():
             return f"a user has a number of interactions outside 0 to {self.roster.num_items}"
@@ -135,11 +158,18 @@ class SumsStrategy(PublishingStrategy):
             beyond = values.sum() > (times * largest.all_cells).sum() * room
             if beyond or values.max(initial=0) > largest.cell.sum() * room:
                 return f"the cells of '{name}' are larger than {len(users)} users with its histories can give"
+            if largest.line is not None and _longest_line(reply.cells[name]) > (times * largest.line).sum() * room:
+                return f"'{name}' says more of one item than {len(users)} users with its histories can"
         return ""
 
     def aggregate(
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
     ) -> Arrays:
+        if self.privacy:
+            pairs = noisy_pairs(self.privacy, replies, self.roster.num_items, self.config.dp_clip, server_round)
+            # Wigner's semicircle ends at 2 √m times the standard deviation off the diagonal, σ / √2.
+            edge = self.privacy.ledger.noise * self.config.dp_clip * float(np.sqrt(2 * self.roster.num_items))
+            return self.publish(self.factors_of(*leading(pairs, self.config.dp_rank), edge), server_round)
         for reply in replies:
             for name, cells in reply.cells.items():
                 if len(cells.columns):
@@ -166,6 +196,9 @@ class SumsStrategy(PublishingStrategy):
         version, key = int(self.versions[user]), f"{int(self.roster.users[user]):016x}"
         if not version:
             return
+        if self.privacy:
+            event("not withdrawn", user=key, reason="what was published of a private sum cannot be taken back")
+            return
         if version not in given:
             event("not withdrawn", user=key, reason=f"its device does not know what it gave in round {version}")
             return
@@ -191,10 +224,11 @@ class SumsStrategy(PublishingStrategy):
             self._sums[name] = sparse.csr_matrix((data, indices, rows), shape=spec.shape)
 
     def kept_bytes(self) -> int:
-        return int(_CELL_BYTES * self.most_cells())
+        return 0 if self.privacy else int(_CELL_BYTES * self.most_cells())
 
     def working_bytes(self) -> float:
-        return 2.0 * self.kept_bytes()
+        # Private: the matrix, its upper half with noise and with numbers of rows and columns, and what is left of it.
+        return 8.0 * 5 * self.roster.num_items**2 if self.privacy else 2.0 * self.kept_bytes()
 
     def most_cells(self) -> float:
         """Cells of all sums; users overlap, so that there are at most as many as a matrix has."""
@@ -203,6 +237,15 @@ class SumsStrategy(PublishingStrategy):
             int(min(spec.size, mass[name].all_cells.sum() / max(mass[name].cell.max(initial=0), 1e-9)))
             for name, spec in self.summed(self.roster.num_items).items()
         )
+
+
+def _longest_line(cells: Cells) -> float:
+    """The largest sum of sizes in a row or a column."""
+    values = np.abs(cells.values.astype(np.float64))
+    if not len(values):
+        return 0.0
+    by_row = np.bincount(np.repeat(np.arange(len(cells.rows)), cells.lengths), values)
+    return float(max(by_row.max(), np.bincount(cells.columns, values).max()))
 
 
 def matrix_of(cells: Cells, shape: tuple[int, int]) -> sparse.csr_matrix:
