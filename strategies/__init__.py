@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from bouquet.config import Scalar, Settings, lookup
-from bouquet.methods import METHODS
+from bouquet.methods import METHODS, check_attack, check_robust
 from bouquet.methods.manifest import class_at
 from bouquet.reporting.run_directory import RunDirectory
 from strategies.federation.base import BaseStrategy
@@ -20,6 +20,8 @@ def strategy_of(settings: Settings, directory: RunDirectory) -> BaseStrategy:
         ConfigError: there is no such method, or its settings cannot be used.
     """
     method = lookup(METHODS, "strategy", settings.run.strategy)
+    check_robust(method, settings.run)
+    check_attack(method, settings.run)
     made: BaseStrategy = class_at(method.strategy)(settings.run, settings.of(method.options), directory)
     return made
 

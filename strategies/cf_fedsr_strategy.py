@@ -32,6 +32,10 @@ class CFFedSR(BaseStrategy):
         if self._chooses():
             need("sklearn", "Choosing users from clusters (cf-fedsr-selection)")
 
+    def tells(self) -> tuple[str, ...]:
+        fair, chosen = self.options.cf_fedsr_fair, self._chooses()
+        return ("performance",) * fair + ("representation",) * chosen
+
     def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
         performance = {"performance": Report((2,), 0.0, 1.0)} if self.options.cf_fedsr_fair else {}
         return performance | self.evaluation_reports(server_round, shared)
@@ -151,6 +155,6 @@ def weighted_change(
     for reply in replies:
         own = weights[start : start + len(reply.users)]
         start += len(reply.users)
-        for name, packed in reply.rows.items():
-            packed.add_weighted(total[name], own)
+        for name, values in total.items():
+            reply.rows[name].add_weighted(values, own)
     return total

@@ -50,6 +50,9 @@ class FedCA(BaseStrategy):
     def returning(self, specs: Specs) -> Specs:
         return exchanged(specs, only_embeddings(self.config))
 
+    def tells(self) -> tuple[str, ...]:
+        return ("features",) if self.options.fedca_beta else ()
+
     def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
         """Unit vectors, and what their protection adds: Laplace noise beyond 50 δ' comes once in 10^21 values."""
         options = self.options

@@ -107,6 +107,9 @@ class HeteFedRec(BaseStrategy):
     def personal(self, users: NDArray[np.int64]) -> Arrays:
         return {"group": self.groups_of(users)}  # type: ignore[dict-item]
 
+    def tells(self) -> tuple[str, ...]:
+        return ("seconds",)
+
     def reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
         return {"seconds": Report((), 0.0)}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bouquet.config import RunConfig, wrong_options
+from bouquet.errors import ConfigError
 from bouquet.installed import Names
 from bouquet.methods.ace import ACE
 from bouquet.methods.cf_fedsr import CF_FEDSR
@@ -17,6 +18,8 @@ from bouquet.methods.fed3cr import FED3CR
 from bouquet.methods.fedatt import FEDATT
 from bouquet.methods.fedavg import FEDAVG
 from bouquet.methods.fedca import FEDCA
+from bouquet.methods.fedfast import FEDFAST
+from bouquet.methods.fedprox import FEDPROX
 from bouquet.methods.fedrap import FEDRAP
 from bouquet.methods.gf_cf import GF_CF
 from bouquet.methods.gpfedrec import GPFEDREC
@@ -24,8 +27,11 @@ from bouquet.methods.hetefedrec import HETEFEDREC
 from bouquet.methods.ials import IALS
 from bouquet.methods.local import LOCAL
 from bouquet.methods.manifest import Method, PlugIn
+from bouquet.methods.perfedrec import PERFEDREC
+from bouquet.methods.pfedgraph import PFEDGRAPH
 from bouquet.methods.pfedrec import PFEDREC
 from bouquet.methods.plgc import PLGC
+from bouquet.methods.scaffold import SCAFFOLD
 from bouquet.methods.sequential_rules import SEQUENTIAL_RULES
 from bouquet.methods.slist import SLIST
 
@@ -39,13 +45,18 @@ _METHODS = {
         FEDATT,
         FEDAVG,
         FEDCA,
+        FEDFAST,
+        FEDPROX,
         FEDRAP,
         GF_CF,
         GPFEDREC,
         HETEFEDREC,
         IALS,
         LOCAL,
+        PERFEDREC,
+        PFEDGRAPH,
         PFEDREC,
+        SCAFFOLD,
         SEQUENTIAL_RULES,
         SLIST,
     )
@@ -76,3 +87,37 @@ def only_embeddings(run: RunConfig) -> bool:
     """Whether only arrays by item travel, and networks stay on each device."""
     exchange = METHODS[run.strategy].exchange if run.exchange == "auto" else run.exchange
     return exchange == "embedding"
+
+
+def check_attack(method: Method, run: RunConfig) -> None:
+    """Refuse an attack that the devices of a method do not know.
+
+    Raises:
+        ConfigError: says which there are.
+    """
+    if run.attack == "none" or method.kind == "gradients" or run.attack in method.attacks:
+        return
+    known = ", ".join(method.attacks)
+    instead = f"take {known}, or a method that trains a model" if known else "take a method that trains a model"
+    raise ConfigError(f"{method.name} has no change of a model, and attack '{run.attack}' is one: {instead}.")
+
+
+def check_robust(method: Method, run: RunConfig) -> None:
+    """Refuse a robust aggregation where it has no mean of users' changes to take the place of.
+
+    Raises:
+        ConfigError: the method needs more of users than sums, or its sums are not of changes of a model.
+    """
+    if run.robust_aggregation == "none":
+        return
+    able = ", ".join(sorted(name for name, made in _METHODS.items() if made.sums_only and made.kind == "gradients"))
+    if method.kind == "sums":
+        why = "adds up what users count, and holds each of them to what a history can give"
+    elif not method.sums_only:
+        why = "weighs users by a rule of its own"
+    else:
+        return
+    raise ConfigError(
+        f"{method.name} {why}, so robust-aggregation '{run.robust_aggregation}' has no mean to stand for: leave it "
+        f"out, or take {able}."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from bouquet.cells import CellSpec
@@ -11,6 +13,8 @@ from bouquet.methods.parts import NO_MODEL, SumsOptions
 
 class EaseOptions(SumsOptions):
     """How strongly weights are held down."""
+
+    private_sums: ClassVar[bool] = True
 
     ease_regularization: float = Field(300.0, gt=0, description="λ of the ridge regression.")
     ease_recency: float = Field(
@@ -38,4 +42,5 @@ EASE = Method(
     kind="sums",
     defaults={"num-server-rounds": 1},
     seedless=True,
+    sums_only=True,
 )

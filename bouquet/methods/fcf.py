@@ -10,4 +10,6 @@ FCF = Method(
     title="FCF, FedMF, FedNCF (Ammad-ud-din et al., 2019)",
     options=ServerOptimizerOptions,
     strategy="strategies.averaging:FCF",
+    sums_only=True,
+    compared_by=("FedCA", "Fed3CR", "PLGC"),
 )

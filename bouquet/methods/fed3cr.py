@@ -25,8 +25,18 @@ class Fed3CROptions(ACEOptions, ServerOptimizerOptions):
         description="How the consensus is enhanced: by a matrix made for each user (ace), by one matrix for all users "
         "(consensus transfer), by one matrix for both tables (unified transfer), or not at all.",
     )
-    fed3cr_beta_a: float = Field(0.1, ge=0, description="Weight β_a of the consistency of rankings (eq. 19).")
-    fed3cr_beta_o: float = Field(0.1, ge=0, description="Weight β_o of the orthogonality of the views (eq. 19).")
+    fed3cr_consistency: Literal["ranking", "similarity", "contrast"] = Field(
+        "ranking",
+        description="What β_a weighs: the paper's rankings of all items, or, over a batch's samples, what its Figure 4 "
+        "has in their place.",
+    )
+    fed3cr_complementarity: Literal["orthogonality", "distance", "information"] = Field(
+        "orthogonality",
+        description="What β_o weighs: the paper's orthogonality over all items, or, over a batch's samples, what its "
+        "Figure 4 has in its place.",
+    )
+    fed3cr_beta_a: float = Field(0.1, ge=0, description="Weight β_a of consistency (eq. 19).")
+    fed3cr_beta_o: float = Field(0.1, ge=0, description="Weight β_o of complementarity (eq. 19).")
     fed3cr_literal_scale: bool = Field(
         False, description="Orthogonality summed over all items, as printed, instead of their mean."
     )
@@ -44,4 +54,5 @@ FED3CR = Method(
     sends="changes of the consensus and of the transfer network",
     keeps="the user embedding and an item table of its own",
     plug_ins=False,
+    sums_only=True,
 )

@@ -31,4 +31,5 @@ FEDATT = Method(
     plug_ins=False,
     no_plug_in="{name} hears users by how far training took them from what the server sent, and with personalization "
     "'{plug_in}' a device may start elsewhere. Choose one of them.",
+    compared_by=("FedCA",),
 )

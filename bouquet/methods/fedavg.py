@@ -10,4 +10,6 @@ FEDAVG = Method(
     title="FedAvg (McMahan et al., 2017)",
     options=ServerOptimizerOptions,
     strategy="strategies.averaging:FedAvg",
+    sums_only=True,
+    compared_by=("FedCA", "CF-FedSR"),
 )

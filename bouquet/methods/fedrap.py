@@ -33,4 +33,6 @@ FEDRAP = Method(
     device="client_app.personalization.fedrap:AdditiveTable",
     sends="changes of the common item table",
     keeps="the user embedding and an item table of its own",
+    sums_only=True,
+    compared_by=("Fed3CR", "PLGC"),
 )

@@ -46,4 +46,5 @@ GF_CF = Method(
     seedless=True,
     # Of Gowalla's 1,034 neighbours an item the largest 300 lose .001 of Recall@20, and 100 lose .004.
     defaults={"num-server-rounds": 1, "published-neighbors": 300},
+    sums_only=True,
 )

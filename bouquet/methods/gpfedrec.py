@@ -56,4 +56,5 @@ GPFEDREC = Method(
     keeps="the score function, and the item table as the device tuned it",
     plug_ins=False,
     exchange="embedding",
+    compared_by=("Fed3CR", "PLGC"),
 )

@@ -67,4 +67,5 @@ IALS = Method(
     alone=None,
     kind="sums",
     defaults={"num-server-rounds": 8, "evaluate-every": 2},
+    sums_only=True,
 )

@@ -28,4 +28,5 @@ LOCAL = Method(
     plug_ins=False,
     no_plug_in="With strategy '{name}' no item table is shared, and personalization '{plug_in}' works on one. "
     "Choose fcf, fedavg, fedrap or pfedrec, or personalization 'none'.",
+    compared_by=("FedCA", "HeteFedRec"),
 )

@@ -54,6 +54,10 @@ class Method:
             `Counter` of cells, given once, or a `Solver`, asked anew in every round.
         defaults: settings of every run that have another default with this method.
         seedless: another seed gives the same numbers.
+        sums_only: the server needs no more of users than sums over them, with weights that it knows before training:
+            what can be masked, and what a limit on each user and noise on the sum make private.
+        attacks: with kind "sums", the values of `attack` that its devices know; of a trained model all are known.
+        compared_by: the papers of other methods here that have it as a row of a table.
     """
 
     name: str
@@ -76,6 +80,9 @@ class Method:
     kind: Literal["gradients", "sums"] = "gradients"
     defaults: Mapping[str, Scalar] = field(default_factory=dict)
     seedless: bool = False
+    sums_only: bool = False
+    attacks: tuple[str, ...] = ()
+    compared_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

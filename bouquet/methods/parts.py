@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import abstractmethod
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,6 +16,18 @@ NO_MODEL = "{name} has no model that is trained, so it cannot be combined with p
 """Why no plug-in stands before a method that only counts, for its manifest."""
 
 
+PAIRS = "pairs"
+"""The one matrix that a private sum is made of."""
+
+
+def published_factors(num_items: int, rank: int) -> dict[str, ArraySpec]:
+    """What devices recommend with of a private sum: K[i, j] = f_i · f_j s_j, with "factors" [m, r] and "scales" [m]."""
+    return {
+        "factors": ArraySpec((num_items, min(rank, num_items)), "zeros", by_item=True),
+        "scales": ArraySpec((num_items,), "zeros", by_item=True),
+    }
+
+
 class ServerOptimizerOptions(Options):
     """How the server moves along the mean change."""
 
@@ -25,9 +38,12 @@ class ServerOptimizerOptions(Options):
 class ModelOfSums(Options):
     """What the settings of every method say whose model is made of sums over users."""
 
+    private_sums: ClassVar[bool] = False
+    """Whether what a user gives can be limited, so that noise on its sum makes it private."""
+
+    @abstractmethod
     def published(self, num_items: int) -> dict[str, ArraySpec]:
         """The arrays that devices recommend with, by item along the first axis."""
-        raise NotImplementedError
 
     def check_run(self, run: RunConfig) -> None:
         if run.changes_updates:
@@ -35,8 +51,21 @@ class ModelOfSums(Options):
                 f"{run.strategy} sends exact sums, and update-clip, update-noise and decoy-rows would make something "
                 "else of them: leave them out."
             )
+        if run.private:
+            self._check_private(run)
         if run.repeats == "keep":
             raise ConfigError(f"{run.strategy} counts an item of a history once: take repeats = 'drop'.")
+
+    def _check_private(self, run: RunConfig) -> None:
+        if not self.private_sums:
+            raise ConfigError(
+                f"{run.strategy} has no limit by user on its sums yet, so dp-epsilon and dp-noise-multiplier cannot "
+                "make it private: take another method (docs/reference/differential-privacy.md), or leave them out."
+            )
+        if run.dp_clip_quantile:
+            raise ConfigError(
+                f"{run.strategy} has one round, in which no limit follows anything: leave dp-clip-quantile out."
+            )
 
 
 class SumsOptions(ModelOfSums):
@@ -46,9 +75,9 @@ class SumsOptions(ModelOfSums):
         200, ge=0, description="So many items are published beside each item, those with the largest weights; 0: all."
     )
 
+    @abstractmethod
     def cells(self, num_items: int) -> dict[str, CellSpec]:
         """The matrices that are summed over users, by name."""
-        raise NotImplementedError
 
     def published(self, num_items: int) -> dict[str, ArraySpec]:
         """What devices recommend with: "weights" of the items in "neighbors", or of all; [m, …] by item."""

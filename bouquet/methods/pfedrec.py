@@ -34,4 +34,6 @@ PFEDREC = Method(
     device="client_app.personalization.pfedrec:FineTunedTable",
     sends="changes of the item table",
     keeps="the score function, and the item table as the device tuned it",
+    sums_only=True,
+    compared_by=("FedCA", "Fed3CR", "PLGC"),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from bouquet.cells import CellSpec
@@ -11,6 +13,8 @@ from bouquet.methods.parts import NO_MODEL, SumsOptions
 
 class SequentialRulesOptions(SumsOptions):
     """How far apart two items may be, and what their transitions count for."""
+
+    private_sums: ClassVar[bool] = True
 
     sequential_rules_window: int = Field(
         10, ge=1, description="L: an item counts for the next L of a history, and the newest L are recommended from."
@@ -46,4 +50,6 @@ SEQUENTIAL_RULES = Method(
     kind="sums",
     defaults={"num-server-rounds": 1},
     seedless=True,
+    sums_only=True,
+    attacks=("push",),
 )

@@ -38,4 +38,5 @@ SLIST = Method(
     kind="sums",
     defaults={"num-server-rounds": 1},
     seedless=True,
+    sums_only=True,
 )

@@ -7,15 +7,16 @@ leading dimension of users, as everywhere in training.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Arrays, Specs
+from bouquet.arrays import Array, Arrays, ArraySpec, Specs
 from bouquet.config import Options, RunConfig
+from bouquet.errors import WireError
 from bouquet.packed import by_entry
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Words
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "Tensor"]
 OwnArrays = dict[str, NDArray[np.float32]]
 Pull = Callable[[dict[str, "Tensor"]], dict[str, "Tensor"]]
+Task = TypeVar("Task")
 
 PERSONAL = "personal_item_embedding"
 """The item table that a user has beside the common one, in methods with both."""
@@ -78,6 +80,7 @@ class Changes:
         by_item: name -> [nnz, …], the change of each of those rows.
         dense: name -> [c, …], the change of a whole array.
         loss: [c] mean loss of the last epoch; NaN for a user without samples.
+        steps: [c] local steps that each user took; empty where a kernel without personalizations does not count them.
     """
 
     users: NDArray[np.int64]
@@ -85,6 +88,7 @@ class Changes:
     by_item: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     dense: dict[str, NDArray[np.floating]] = field(default_factory=dict)
     loss: NDArray[np.floating] = field(default_factory=lambda: np.zeros(0))
+    steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def take(self, places: NDArray[np.int64]) -> Changes:
         """The changes of some of the users, by their places here."""
@@ -96,6 +100,28 @@ class Changes:
             by_item={name: values[at] for name, values in self.by_item.items()},
             dense={name: values[places] for name, values in self.dense.items()},
             loss=self.loss[places],
+            steps=self.steps[places] if len(self.steps) else self.steps,
+        )
+
+    def rebuilt(
+        self,
+        rows: Sequence[NDArray[np.integer]],
+        by_item: Mapping[str, Sequence[NDArray[np.floating]]],
+        dense: dict[str, NDArray[np.floating]],
+    ) -> Changes:
+        """The changes of the same users with other rows.
+
+        Args:
+            rows: [c] the items of each user.
+            by_item: by name, [c] the values of each user's rows.
+        """
+        lengths = np.array([len(items) for items in rows], dtype=np.int64)
+        joined = np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, np.int32)
+        return replace(
+            self,
+            rows=Ragged.from_lengths(lengths, joined),
+            by_item={name: np.concatenate(parts) if parts else self.by_item[name] for name, parts in by_item.items()},
+            dense=dense,
         )
 
     def finite(self) -> NDArray[np.bool_]:
@@ -242,6 +268,11 @@ class Personalization:
         cls = type(self)
         return cls.view is not Personalization.view or cls.penalty is not Personalization.penalty
 
+    @property
+    def in_view(self) -> bool:
+        """Whether the method changes what the backbone sees, so that scores are not those of the arrays alone."""
+        return type(self).view is not Personalization.view
+
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
         """Where training starts.
 
@@ -296,6 +327,15 @@ class Personalization:
         """
         return None
 
+    def train(self, backend: Callable[[Task], Iterator[Changes]], task: Task) -> Iterator[Changes]:
+        """One round of local training, for methods that make another task of it, or more of what comes of it.
+
+        Args:
+            backend: computes a `LocalTask`.
+            task: of some users, from what they were given; its private arrays are those that will be kept.
+        """
+        return backend(task)
+
     def reports(
         self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
     ) -> dict[str, NDArray[np.float32]]:
@@ -331,3 +371,16 @@ class Personalization:
     def disguise(self, changes: Changes, given: Given, users: Words, round_: int, draws: Draws) -> Changes:
         """What is uploaded in place of the changes of some of the users."""
         return changes
+
+
+def checked_personal(personal: OwnArrays, name: str, spec: ArraySpec, users: int) -> Array:
+    """What the server sent to each of so many users, [k, …].
+
+    Raises:
+        WireError: it did not come, or has another shape or type.
+    """
+    values = personal.get(name)
+    if values is None or values.shape != (users, *spec.shape) or values.dtype != np.float32:
+        came = "nothing" if values is None else f"{values.dtype.name} {list(values.shape)}"
+        raise WireError(f"the personal array '{name}' should be float32 {[users, *spec.shape]}, not {came}")
+    return values

@@ -16,9 +16,10 @@ from bouquet.arrays import Array
 from bouquet.config import Options, RunConfig
 from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS
 from bouquet.methods.cf_fedsr import CFFedSROptions
-from bouquet.ragged import Ragged, positions
+from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Words
 from client_app.personalization.base import Given, Personalization, Tuning
+from client_app.personalization.profiles import mean_rows
 from models import Backbone
 
 _SAMPLED = CANDIDATE_SETS.index("sampled-99")
@@ -70,14 +71,4 @@ def interests(table: Array, histories: Ragged, short_term: int, long_term: int) 
     Returns:
         [k, 2 d]; zeros for a user without items.
     """
-    parts = []
-    for newest in (short_term, long_term):
-        counts = np.minimum(histories.lengths, newest)
-        at = np.repeat(histories.indptr[1:] - counts, counts) + positions(counts)
-        sums = np.zeros((len(counts), table.shape[1]))
-        some = counts > 0
-        if some.any():
-            starts = (np.cumsum(counts) - counts)[some]
-            sums[some] = np.add.reduceat(table[histories.values[at]].astype(np.float64), starts, axis=0)
-        parts.append(sums / np.maximum(counts, 1)[:, None])
-    return np.concatenate(parts, axis=1).astype(np.float32)
+    return np.concatenate([mean_rows(table, histories, newest) for newest in (short_term, long_term)], axis=1)

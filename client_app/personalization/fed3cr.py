@@ -10,7 +10,8 @@
 
 Eq. 15 as printed divides cosines by their sum, which can be zero or negative; ListNet, which it cites, has a softmax,
 and so have we. Eq. 18 as printed sums over all items; we take the mean, so that β_o means the same on every
-catalogue. `ace` has the enhancement alone, for other methods.
+catalogue. `ace` has the enhancement alone, for other methods, and `fed3cr_alternatives` what stands in the place of the
+constraints in Figure 4.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods.fed3cr import Fed3CROptions
 from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import PERSONAL, Batch, Personalization, Pull, Tensors, Working
+from client_app.personalization.fed3cr_alternatives import COMPLEMENTARITY, CONSISTENCY
 from models import Backbone
 
 ENHANCED, OWN, CENTRE = "fed3cr/enhanced", "fed3cr/own", "fed3cr/enhanced prototype"
@@ -87,7 +89,14 @@ class EnhancedConsensus(Personalization):
 
     @property
     def whole_table(self) -> bool:  # type: ignore[override]
-        return self.options.fed3cr_beta_a > 0 or self.options.fed3cr_beta_o > 0
+        ranked = self.options.fed3cr_beta_a > 0 and self.options.fed3cr_consistency == "ranking"
+        return ranked or (self.options.fed3cr_beta_o > 0 and self.options.fed3cr_complementarity == "orthogonality")
+
+    @property
+    def _with_alternatives(self) -> bool:
+        options = self.options
+        other = options.fed3cr_beta_a > 0 and options.fed3cr_consistency in CONSISTENCY
+        return other or (options.fed3cr_beta_o > 0 and options.fed3cr_complementarity in COMPLEMENTARITY)
 
     def view(self, arrays: Tensors, working: Working) -> Tensors:
         """V^F = C^E + V_u (eq. 9 to 12)."""
@@ -110,10 +119,14 @@ class EnhancedConsensus(Personalization):
         """β_a L_a + β_o L_o (eq. 19)."""
         options, enhanced, own = self.options, seen[ENHANCED], seen[OWN]
         total = torch.zeros(len(own), dtype=own.dtype, device=own.device)
-        if options.fed3cr_beta_a > 0:
+        if options.fed3cr_beta_a > 0 and (other := CONSISTENCY.get(options.fed3cr_consistency)):
+            total = total + options.fed3cr_beta_a * other(batch.pick(enhanced), batch.pick(own), batch.samples)
+        elif options.fed3cr_beta_a > 0:
             views = (own, enhanced, centres(own, working), seen[CENTRE])
             total = total + options.fed3cr_beta_a * _consistency(*views, working.valid)
-        if options.fed3cr_beta_o > 0:
+        if options.fed3cr_beta_o > 0 and (other := COMPLEMENTARITY.get(options.fed3cr_complementarity)):
+            total = total + options.fed3cr_beta_o * other(batch.pick(enhanced), batch.pick(own), batch.samples)
+        elif options.fed3cr_beta_o > 0:
             total = total + options.fed3cr_beta_o * _complementarity(enhanced, own, self._items(working, own))
         return total
 
@@ -124,7 +137,7 @@ class EnhancedConsensus(Personalization):
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
         """One pass over the tables for each loss; the transfer network by backpropagation of one row per user."""
-        if self.network is None and self.options.fed3cr_enhancement != "none":
+        if self._with_alternatives or (self.network is None and self.options.fed3cr_enhancement != "none"):
             return None
         return _forward(self, arrays, working)
 

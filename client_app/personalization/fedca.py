@@ -17,14 +17,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Array, ArraySpec, exchanged
+from bouquet.arrays import Array, exchanged
 from bouquet.config import Options, RunConfig
-from bouquet.errors import WireError
 from bouquet.methods import only_embeddings
 from bouquet.methods.fedca import FedCAOptions, interpolate
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Purpose, Words, laplace
-from client_app.personalization.base import Batch, Changes, Given, OwnArrays, Personalization, Tensors, Working
+from client_app.personalization.base import (
+    Batch,
+    Changes,
+    Given,
+    OwnArrays,
+    Personalization,
+    Tensors,
+    Working,
+    checked_personal,
+)
 from client_app.training.compiler import row_kernels
 from models import Backbone
 
@@ -57,7 +65,7 @@ class MixedTable(Personalization):
 
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
         for name, spec in self.mixed.items():
-            aggregate = _checked(personal, name, spec, len(first))
+            aggregate = checked_personal(personal, name, spec, len(first))
             mixed = interpolate(given.own.get(name, aggregate), aggregate, self.options.fedca_rho)
             mixed[first] = aggregate[first]
             given = given.with_own(name, mixed, reported=True)
@@ -191,11 +199,3 @@ def mean_directions(table: Array, items: Ragged) -> NDArray[np.float64]:
     np.add.at(sums, items.row_of_value, table[items.row_of_value, items.values].astype(np.float64))
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     return np.divide(sums, norms, out=np.zeros_like(sums), where=norms > 0)[:, None, :]
-
-
-def _checked(personal: OwnArrays, name: str, spec: ArraySpec, users: int) -> Array:
-    values = personal.get(name)
-    if values is None or values.shape != (users, *spec.shape) or values.dtype != np.float32:
-        came = "nothing" if values is None else f"{values.dtype.name} {list(values.shape)}"
-        raise WireError(f"the personal array '{name}' should be float32 {[users, *spec.shape]}, not {came}")
-    return values

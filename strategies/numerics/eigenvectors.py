@@ -18,6 +18,18 @@ _NOTHING = 1e-9
 _STEP = 2.0**-32
 
 
+def leading_pairs(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The largest eigenvalues [count] of a dense symmetric matrix, largest first, and their eigenvectors [m, count]."""
+    m = len(matrix)
+    if m <= _DENSE * count:
+        values, vectors = eigh(matrix, subset_by_index=(m - count, m - 1))
+    else:
+        start = generator(0, 0, Purpose.SHARED_INIT, "leading").standard_normal(m)
+        values, vectors = eigsh(matrix, k=count, which="LA", v0=start)
+    order = np.argsort(-values, kind="stable")
+    return values[order], vectors[:, order]
+
+
 def leading(matrix: sparse.csr_matrix, count: int) -> NDArray[np.float64]:
     """[m, count] eigenvectors of the largest eigenvalues of a symmetric matrix without negative ones, largest first.
 

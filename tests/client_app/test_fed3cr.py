@@ -8,6 +8,7 @@ import torch
 
 from client_app.personalization.base import PERSONAL, Working
 from client_app.personalization.fed3cr import centres, complementarity_loss, consistency_loss
+from client_app.personalization.fed3cr_alternatives import contrast, distance, information, similarity
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
 
@@ -78,3 +79,52 @@ def test_an_untrained_network_leaves_the_consensus_as_it_is():
     arrays = {name: torch.zeros(len(users), *spec.shape, dtype=torch.float64) for name, spec in method.shared.items()}
     arrays |= {"item_embedding": table, PERSONAL: torch.ones_like(table)}
     torch.testing.assert_close(method.view(arrays, working)["item_embedding"], table + 1)
+
+
+# Two samples of one user, the second drawn twice: weights 1/3 and 2/3.
+TWICE = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+
+
+def test_similarity_and_distance_of_two_samples_by_hand():
+    """C^E = ((2, 0), (0, 3)) and V = ((1, 0), (5, 0)): cosines 1 and 0, squared distances 1 and 25 + 9 of two values.
+
+    L_s = 1/3 (1 - 1) + 2/3 (1 - 0) = 2/3; L_2 = - (1/3 * 1/2 + 2/3 * 34/2) = - 69/6.
+    """
+    enhanced = torch.tensor([[[2.0, 0.0], [0.0, 3.0]]], dtype=torch.float64)
+    own = torch.tensor([[[1.0, 0.0], [5.0, 0.0]]], dtype=torch.float64)
+    assert similarity(enhanced, own, TWICE).item() == pytest.approx(2 / 3)
+    assert distance(enhanced, own, TWICE).item() == pytest.approx(-69 / 6)
+
+
+def test_contrast_of_two_samples_by_hand():
+    """C^E = V = (e_1, e_2): each row has cosine 1 with its own and 0 with the other.
+
+    L_c = 1/3 (log(1/3 e + 2/3) - 1) + 2/3 (log(1/3 + 2/3 e) - 1).
+    """
+    views = ROWS[None]
+    expected = (math.log(math.e / 3 + 2 / 3) - 1) / 3 + 2 * (math.log(1 / 3 + 2 * math.e / 3) - 1) / 3
+    assert contrast(views, views, TWICE).item() == pytest.approx(expected)
+
+
+def test_information_of_four_samples_by_hand():
+    """d = 1 and four samples: (1, 1, -1, -1) against (1, -1, 1, -1) has R = 0, against (3, 1, -1, -3) R = 2 / √5.
+
+    Σ xy / 4 = (3 + 1 + 1 + 3) / 4 = 2, deviations 1 and √5: L_m = - ½ log(1 - 4/5) = ½ log 5. Of itself R is .999.
+    """
+    x, y, z = (
+        torch.tensor(v, dtype=torch.float64).reshape(1, 4, 1)
+        for v in ([1.0, 1, -1, -1], [1.0, -1, 1, -1], [3.0, 1, -1, -3])
+    )
+    weights = torch.ones(1, 4, dtype=torch.float64)
+    assert information(x, y, weights).item() == pytest.approx(0)
+    assert information(x, z, weights).item() == pytest.approx(math.log(5) / 2)
+    assert information(x, 7 * x + 2, weights).item() == pytest.approx(-0.5 * math.log(1 - 0.999**2))
+
+
+@pytest.mark.parametrize("loss", [similarity, contrast, distance, information])
+def test_gradients_of_the_alternatives_by_finite_differences(loss):
+    generator = torch.Generator().manual_seed(1)
+    views = [torch.randn(2, 5, 3, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    weights = torch.tensor([[1.0, 2, 0, 1, 3], [0, 0, 0, 0, 0]], dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda a, b: loss(a, b, weights), views)
+    assert torch.isfinite(loss(*views, weights)).all(), "a user without samples has no NaN"

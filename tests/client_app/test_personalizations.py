@@ -105,6 +105,8 @@ COMBINATIONS = [
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "fed3cr_enhancement": "none"},
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.7, "fed3cr_beta_o": 0.0, "ace_identity_residual": False},
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_literal_scale": True, "fed3cr_beta_o": 0.02},
+    {"strategy": "fed3cr", "fed3cr_consistency": "similarity", "fed3cr_complementarity": "information"},
+    {"strategy": "fed3cr", "fed3cr_consistency": "contrast", "fed3cr_complementarity": "distance"},
     *({"strategy": base, "personalization": "ace"} for base in ("fedavg", "pfedrec", "fedrap")),
     *({"strategy": base, "personalization": "plgc"} for base in ("fcf", "pfedrec")),
     {"strategy": "fedrap", "personalization": "plgc", "fedrap_lambda": 0.3, "fedrap_mu": 0.2, "plgc_mixing": "half"},

@@ -15,11 +15,13 @@ from bouquet.catalogue import Catalogue
 from bouquet.cli.node import _prepared, _supernode
 from bouquet.config import PrivacyOptions
 from bouquet.device import Device
-from bouquet.engines.release import use_task_identity
+from bouquet.engines.inside import use_task_identity
 from bouquet.errors import ConfigError, RunFailed
+from bouquet.methods import METHODS
+from bouquet.methods.manifest import class_at
 from bouquet.policy import KEYS, Policy, settings_of
 from bouquet.randomness import user_keys
-from bouquet.wire import EVALUATE, TRAIN, EvaluateRequest, RosterRequest, TrainRequest
+from bouquet.wire import EVALUATE, ROSTER, TRAIN, EvaluateRequest, RosterRequest, TrainRequest
 from client_app.app import app
 from client_app.node import handlers
 from client_app.node.host import host_of
@@ -43,6 +45,7 @@ ITEMS = [f"i{number}" for number in range(20)]
         ({"accept_secret_draws": True}, {}, "secret-draws (the run: off)"),
         ({"accept_secret_draws": True}, {"secret_draws": True}, ""),
         ({"accept_updates": "sum"}, {}, "updates as a sum over its users (the run: every user's own)"),
+        ({"accept_updates": "secure"}, {}, "updates under masks (the run: no secure-sums)"),
         ({}, {}, ""),
     ],
 )
@@ -82,7 +85,8 @@ def test_settings_become_a_policy_again():
     assert Policy.of({**settings, "shard": "/x"}) == Policy(accept_clip=1.5, accept_secret_draws=True, keep_series=2)
     for wrong, said in [
         ({"accept_clip": "much"}, "accept-clip is no float: 'much'"),
-        ({"accept_updates": "rows"}, "accept-updates is 'any' or 'sum', not 'rows'"),
+        ({"accept_updates": "rows"}, "accept-updates is 'any', 'sum' or 'secure', not 'rows'"),
+        ({"accept_nodes": 2}, "accept-nodes is at least 3"),
         ({"accept_decoys": -1}, "accept-decoys is a number from 0 up, not -1"),
         ({"accept_noise": float("nan")}, "accept-noise is a number from 0 up, not nan"),
         ({"keep_series": 0}, "keep-series is at least 1"),
@@ -109,13 +113,13 @@ class Devices(Fleet):
             self._contexts[1000 + number].node_config.update(policy)
 
 
-def run(tmp_path, policy, **changes):
+def run(tmp_path, policy, grid=Devices, **changes):
     people = ("ann", "bob", "cid")
     devices = [write_history(tmp_path / name, ITEMS[n : n + 12], name) for n, name in enumerate(people)]
     catalogue = write_catalogue(tmp_path / "catalogue.csv", ITEMS)
     few = {"catalogue_file": str(catalogue), "min_nodes": 3, "num_server_rounds": 1, "evaluate_every": 1}
     settings = small_settings(tmp_path, **{**few, **changes})
-    return run_here(tmp_path / "run", settings, 3, Devices, devices=devices, policy=policy)
+    return run_here(tmp_path / "run", settings, 3, grid, devices=devices, policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +127,11 @@ def run(tmp_path, policy, **changes):
     [
         ({"accept-clip": "1.0"}, {}, r"asks for update-clip above 0 and at most 1 \(the run: 0\)\."),
         ({"accept-updates": "sum"}, {"strategy": "fedca", "fedca_k": 2}, r"\(the run: every user's own\)"),
+        (
+            {"accept-noise": "1.0"},
+            {"strategy": "cf-fedsr", "update_clip": 1.0, "update_noise": 1.0, "fraction_train": 0.5},
+            r"asks for no vectors of single users without noise \(the run: representation\)\.",
+        ),
         (
             {"accept-items": "19"},
             {},
@@ -161,6 +170,37 @@ def test_a_server_that_says_one_thing_and_asks_another_is_refused_when_it_asks(t
     settings = small_settings(tmp_path, catalogue_file=str(catalogue), min_nodes=3, num_server_rounds=1)
     with pytest.raises(RunFailed, match="updates as a sum over its users"):
         run_here(tmp_path / "run", settings, 3, Lying, devices=devices, policy={"accept-updates": "sum"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ("cf-fedsr", {"fraction_train": 0.5}),
+        ("fedca", {"fedca_k": 2}),
+        ("fedfast", {"fraction_train": 0.5}),
+        ("fcf", {"dp_noise_multiplier": 1.0, "dp_clip_quantile": 0.5}),
+        ("hetefedrec", {}),
+    ],
+)
+def test_nodes_are_told_before_the_first_round_all_that_messages_ask_users_to_tell(tmp_path, strategy, changes):
+    told, asked = set(), set()
+
+    class Listening(Devices):
+        def push_messages(self, messages):
+            messages = list(messages)
+            for message in messages:
+                found = told if message.metadata.message_type == ROSTER else asked
+                found.update(filter(None, message.content["config"]["reports"].split(",")))
+            return super().push_messages(messages)
+
+    run(tmp_path, {}, strategy=strategy, grid=Listening, **changes)
+    assert told == asked != set()
+
+
+def test_a_method_that_has_users_tell_something_says_so_beforehand():
+    for name, method in METHODS.items():
+        made = vars(class_at(method.strategy))
+        assert ("tells" in made) == bool({"reports", "evaluation_reports"} & made.keys()), name
 
 
 @pytest.mark.parametrize("policy", [{"accept-updates": "sum"}, {"accept-noise": "1.0"}])
@@ -269,7 +309,7 @@ def test_by_default_two_hundred_series_leave_five_and_a_simulation_keeps_all(tmp
 
 
 def test_a_roster_request_says_which_updates_are_wanted():
-    request = RosterRequest("s", update="rows")
+    request = RosterRequest("s", update="rows", tells=("features", "seconds"))
     assert RosterRequest.decode(request.encode()) == request
     catalogue = Catalogue(("a",), ("b",))
     request = RosterRequest("s", catalogue.edition, catalogue)

@@ -108,3 +108,8 @@ def test_every_strategy_is_a_flower_strategy():
     for method in METHODS.values():
         assert issubclass(class_at(method.strategy), BaseStrategy)
         assert issubclass(class_at(method.strategy), Strategy)
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS.values() if method.sums_only], ids=lambda m: m.name)
+def test_methods_of_sums_alone_ask_for_no_users_own_update(method):
+    assert class_at(method.strategy).update in ("sum", "cells")

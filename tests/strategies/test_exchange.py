@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from bouquet.engines.release import use_task_identity
+from bouquet.engines.inside import use_task_identity
 from strategies.federation import exchange
 from strategies.federation.exchange import Exchange, Pace
 from strategies.federation.replies import Sent
@@ -104,3 +104,16 @@ def test_a_node_that_is_only_slow_is_lost_once_and_then_waited_for(world):
 
 def test_in_a_simulation_everybody_is_waited_for(world):
     assert ask(world, Pace(3600, fixed=True), 1, 1, 3000) == (3000, 3)
+
+
+@pytest.mark.parametrize("longest", [0.5, 1.0, 4.0])
+def test_looks_for_a_late_reply_come_ever_more_rarely_and_never_more_rarely_than_was_set(world, longest):
+    world.grid.after = {1: 60.0}
+    slept = []
+    world.clock.sleep = lambda seconds: (slept.append(seconds), setattr(world.clock, "now", world.clock.now + seconds))
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    replies = Exchange(world.grid, longest).ask([Sent(message, np.zeros(1, np.int64), 10**6)], Pace(100.0))
+    assert len(replies) == 1
+    assert slept[0] < 0.01
+    assert max(slept) == longest
+    assert world.clock.now < 60 + longest
