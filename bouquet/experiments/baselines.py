@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from bouquet.config import DataOptions, RunConfig, Scalar, lookup, parsed
+from bouquet.config import (
+    AttackOptions,
+    DataOptions,
+    DifferentialPrivacyOptions,
+    PrivacyOptions,
+    RobustOptions,
+    RunConfig,
+    Scalar,
+    lookup,
+    parsed,
+)
 from bouquet.engines.local import LocalRun
 from bouquet.errors import BouquetError, ConfigError
 from bouquet.evaluation import evaluate_users, standard_error, summarise
@@ -115,7 +125,7 @@ def evaluate_centralized(
     train, exclude_known = histories.train, config.repeats == "drop"
     parts: dict[str, Any] = {
         "num_items": histories.num_items,
-        "train": train,
+        "train": histories.had,
         "validation": histories.validation,
         "test": histories.test,
         "candidates": histories.candidates,
@@ -149,14 +159,14 @@ def _validation_score(histories: Histories, exclude_known: bool) -> ValidationSc
     if len(some) > VALIDATION_USERS:  # not the first ones: in many files users stand in order of time or of size
         draws = generator(histories.split_seed, 0, Purpose.USERS, "validation")
         some = np.sort(draws.choice(some, VALIDATION_USERS, replace=False))
-    train, held_out = histories.train.take(some), histories.validation.take(some)
+    had, held_out = histories.had.take(some), histories.validation.take(some)
     nothing = Ragged.from_lengths(np.zeros(len(some)), [])
 
     def score(scores: ScoreUsers) -> float:
         values = evaluate_users(
             lambda rows: scores(some[rows]),
             num_items=histories.num_items,
-            train=train,
+            train=had,
             validation=held_out,
             test=nothing,
             candidates={"validation": histories.candidates["validation"].take(some), "test": nothing},
@@ -167,6 +177,10 @@ def _validation_score(histories: Histories, exclude_known: bool) -> ValidationSc
     return score
 
 
+# What is there for others to be kept from something.
+_PROTECTIONS = (PrivacyOptions, DifferentialPrivacyOptions, RobustOptions, AttackOptions)
+
+
 def alone(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The same local training, of the same model on the same data, with nothing of a federation.
 
@@ -175,9 +189,9 @@ def alone(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     plain = RunConfig().to_flat()
     # A plug-in works on what is shared, updates are what protections are for, and the users of one process live on one
     # node, whatever nodes the run had.
-    federal = ["personalization", "exchange", "update-clip", "update-noise", "decoy-rows", "secret-draws"]
-    federal += ["partition", "min-nodes", "min-reply-fraction", "enough-reply-fraction", "users-per-node"]
-    federal += ["catalogue-file", "resume", "tracker"]
+    federal = ["personalization", "exchange", "update-bound", "partition", "min-nodes", "users-per-node"]
+    federal += ["min-reply-fraction", "enough-reply-fraction", "catalogue-file", "resume", "tracker"]
+    federal += [key for options in _PROTECTIONS for key in options().to_flat()]
     changed = {**settings, **{key: plain[key] for key in federal}, "checkpoint-every": 0}
     single = METHODS[str(settings["strategy"])].alone
     if single is None:

@@ -46,10 +46,12 @@ def write_ground(ground: Ground, folder: Path, *, blind: bool = False) -> None:
     Args:
         blind: leave out what is hidden for test, and what it is ranked against.
     Raises:
-        ConfigError: the folder holds one already, or pyarrow is missing.
+        ConfigError: the folder holds one already, training items are left out, or pyarrow is missing.
         OSError: it cannot be written.
     """
     need("pyarrow", "Writing Parquet files")
+    if ground.histories.left_out is not None:
+        raise ConfigError("A split for other programs has all training items: leave training-share out.")
     if (folder / ABOUT).exists():
         raise ConfigError(f"{folder} already holds a split. Name another folder.")
     folder.mkdir(parents=True, exist_ok=True)

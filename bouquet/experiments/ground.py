@@ -20,8 +20,8 @@ from bouquet.evaluation import fairness, standard_error, summarise
 from bouquet.ragged import Ragged, one_after_another
 from client_app.node.histories import Histories, histories_of, interactions_of
 
-# Where the files lie, who trains where and on what negatives is not decided here.
-NOT_OF_THE_GROUND = ("data-dir", "train-negatives", "negatives-per-positive", "partition")
+# Where the files lie, what items are called, who trains where and on what negatives is not decided here.
+NOT_OF_THE_GROUND = ("data-dir", "title-column", "train-negatives", "negatives-per-positive", "partition")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +60,8 @@ class Ground:
     @cached_property
     def known(self) -> dict[str, Ragged]:
         """[n rows] what a user is known to have had by then, by part."""
-        train = self.histories.train
-        return {"validation": train, "test": one_after_another(train, self.histories.validation)}
+        had = self.histories.had
+        return {"validation": had, "test": one_after_another(had, self.histories.validation)}
 
     @property
     def excludes_known(self) -> bool:
@@ -72,7 +72,7 @@ class Ground:
         """What `evaluate_users` takes beside a scorer."""
         return {
             "num_items": self.histories.num_items,
-            "train": self.histories.train,
+            "train": self.histories.had,
             **self.held_out,
             "candidates": self.histories.candidates,
             "exclude_known": self.excludes_known,

@@ -91,6 +91,14 @@ class Parameter:
     kind: str
     values: tuple[Scalar, ...]
 
+    def has(self, value: Scalar) -> bool:
+        """Whether a value is one of these."""
+        if self.kind == "choices" or isinstance(value, str | bool):
+            return any(value == one and type(value) is type(one) for one in self.values)
+        low, high = self.values
+        whole = self.kind != "integer" or isinstance(value, int)
+        return whole and float(low) <= value <= float(high)
+
     @property
     def shown(self) -> str:
         """As it is told to a reader."""

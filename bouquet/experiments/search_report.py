@@ -1,4 +1,4 @@
-"""From trials to `trials.csv`, `search.md` and `chosen.toml`.
+"""From trials to `trials.csv`, `search.md`, `chosen.toml` and `chosen/`.
 
 There is no figure of the test items in any of them, nor anywhere else in the folder of a search.
 """
@@ -10,6 +10,8 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import tomli_w
 
 from bouquet.config import Scalar, check
 from bouquet.errors import ConfigError
@@ -23,6 +25,8 @@ from bouquet.experiments.table_report import markdown
 from bouquet.files import write_atomically
 
 DIGITS = 4
+AS_RUNS = "chosen"
+"""The folder with a configuration file for each row."""
 # A chosen value in this share of a range, at either end, lies at its edge.
 _EDGE = 0.05
 
@@ -101,7 +105,19 @@ def write_report(search: SearchFile, found: Found, out: Path, command: str, vers
     write_atomically(out / "trials.csv", _csv(found))
     write_atomically(out / "search.md", "\n\n".join(parts) + "\n")
     write_chosen(out, chosen)
+    (out / AS_RUNS).mkdir(exist_ok=True)
+    for row, trials in found:
+        if best := best_of(trials):
+            write_atomically(out / AS_RUNS / f"{row.name}.toml", _as_run(search, row, best))
     return main
+
+
+def _as_run(search: SearchFile, row: SearchRow, best: Trial) -> str:
+    """A configuration file with what was chosen."""
+    said = (
+        f"# Trial {best.number} of {search.trials} of '{row.name}': {figure(best.validation, DIGITS)} on validation.\n"
+    )
+    return said + tomli_w.dumps({**row.base, **best.settings})
 
 
 def _chosen(search: SearchFile, row: SearchRow, trials: Sequence[Trial]) -> ChosenRow:
@@ -136,7 +152,8 @@ def _protocol(search: SearchFile, found: Found, version: str) -> str:
     return "\n".join(
         [
             f"{settings['dataset']}, split {settings['split']} (split seed {settings['split-seed']}). Every row has "
-            f"{search.trials} trials, with settings {ways[search.sampler]}; seed {search.seed}.",
+            f"{search.trials} trials, with settings {ways[search.sampler]}; seed {search.seed}. The first trial has "
+            "the settings of the row without a search, where they lie in what is searched.",
             pruning[search.pruner],
             "All figures are NDCG@10 (full) on the validation items, in the best round of a trial. Test items had no "
             "part in this search. The best of many trials is an optimistic figure: a table with `settings-from` shows "

@@ -1,8 +1,9 @@
 """The trials of a search, kept by Optuna in one SQLite file: a study per row.
 
 A trial has a number of its own, from 1 within its row, and its sampler is seeded by that number: a search that was
-stopped goes on as if it had not been. A trial whose process ended under it is marked as interrupted, and another one
-takes its number; if all its settings were known, it has them too.
+stopped goes on as if it had not been. The first one has the settings that the row has without a search, so that what
+is chosen is not worse on validation than these. A trial whose process ended under it is marked as interrupted, and
+another one takes its number; if all its settings were known, it has them too.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class RowStudy:
         number = next(n for n in range(1, len(taken) + 2) if n not in taken)
         if number > self.search.trials:
             return None
-        before: dict[str, Any] = {}
+        before: dict[str, Any] = base_of(self.row) if number == 1 else {}
         for trial in found:
             if trial.user_attrs.get("number") == number and set(trial.params) == set(self.row.space):
                 before = trial.params
@@ -167,6 +168,11 @@ class RowStudy:
         if self.search.sampler == "random":
             return optuna.samplers.RandomSampler(seed)
         return optuna.samplers.TPESampler(n_startup_trials=self.search.random_trials, seed=seed)
+
+
+def base_of(row: SearchRow) -> dict[str, Scalar]:
+    """What is searched, as the row has it without a search, as far as these values are among the searched."""
+    return {key: row.settings[key] for key, parameter in row.space.items() if parameter.has(row.settings[key])}
 
 
 def open_storage(path: Path) -> Any:

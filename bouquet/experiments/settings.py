@@ -24,6 +24,7 @@ from bouquet.config import (
 )
 from bouquet.errors import ConfigError
 from bouquet.methods import METHODS, PLUG_INS
+from bouquet.ready_made import RUNS, ready_made
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.groups import models_of
 from client_app.personalization import check_order
@@ -38,6 +39,9 @@ NAMES: dict[str, Mapping[str, Any]] = {
     "dataset": DATASETS,
 }
 """The settings whose values are names, with their tables."""
+
+OF_A_FILE = ("user-column", "item-column", "time-column", "title-column", "skip-broken-rows")
+"""The settings that say how a data-file is read."""
 
 _PAIR = re.compile(r"""\s*(?P<key>[A-Za-z0-9_-]+)\s*=\s*(?P<value>"[^"]*"|'[^']*'|[^\s]+)""")
 
@@ -83,7 +87,7 @@ def given_settings(config_file: Path | None, overrides: Sequence[str]) -> dict[s
     """
     given: dict[str, Scalar] = {}
     if config_file is not None:
-        given |= read_config_file(config_file)
+        given |= read_config_file(ready_made(config_file, RUNS))
     for text in overrides:
         given |= parse_pairs(text)
     return given
@@ -112,10 +116,10 @@ def validate(given: Mapping[str, Scalar]) -> None:
         raise ConfigError("dataset = 'file' needs data-file, the path of your own CSV, TSV or Parquet file.")
     if config.data_file and config.dataset != "file":
         raise ConfigError("data-file is only read with dataset = 'file'; leave one of the two out.")
-    columns = config.user_column, config.item_column, config.time_column
-    plain = DataOptions()
-    if config.dataset != "file" and columns != (plain.user_column, plain.item_column, plain.time_column):
-        raise ConfigError("user-column, item-column and time-column are read with dataset = 'file'; leave them out.")
+    plain, flat = DataOptions().to_flat(), config.to_flat()
+    for key in OF_A_FILE:
+        if config.dataset != "file" and flat[key] != plain[key]:
+            raise ConfigError(f"{key} is read with dataset = 'file'; leave it out.")
     if config.resume and config.out:
         raise ConfigError("A resumed run goes on in its own folder; leave out 'out' or 'resume'.")
     own_keys = keys_of(config)

@@ -8,6 +8,9 @@ seeds = [0, 1, 2]
 against = "fedavg"                   # row of the paired tests; left out: no tests
 extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round; HeteFedRec also has
                                      # "groups" (the last metric, by group) and "collapse" (variance of singular values)
+                                     # "exposure", ER@5 and ER@10 of the target where users lie (attack-fraction)
+figure = {x = "fedca-rho"}           # curves as a picture and as numbers: a setting that rows vary, or "round"; more
+                                     # keys: label, of the axis, and scale, "linear" or "log"
 part = "test"                        # which hidden items are ranked; "validation" for tables that settings come from
 
 [settings]                           # of all rows; `-c` goes over them
@@ -19,6 +22,7 @@ label = "FedAvg"
 config = "../ml-100k-fedavg.toml"    # relative to this file; may be left out
 settings = {local-epochs = 5}
 settings-from = "../search"          # what a search chose for its row of this name; of the table: for all rows
+line = "FedCA"                       # the curve of the figure that this row is a point of
 printed = {"sampled-99" = {"HR@10" = 0.48}}
 printed-source = "a paper, Table 2"
 
@@ -37,7 +41,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from bouquet.config import Scalar, check, did_you_mean, lookup, parsed
+from bouquet.config import Scalar, check, defaults, did_you_mean, lookup, parsed
 from bouquet.errors import ConfigError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
 from bouquet.experiments.baselines import ANOTHER_ROW
@@ -62,10 +66,13 @@ CENTRALIZED_KEYS = (
     "repeats",
     "split",
     "validation-share",
+    "training-share",
     "hold-out",
     "split-seed",
     "test-history",
 )
+# What of it a centralized row may set for itself: users, and what is hidden of them, stay the same.
+OWN_KEYS = ("training-share",)
 # Rows whose users are not the same, hide other items, or may read different things, are no table.
 SHARED_KEYS = (
     "dataset",
@@ -93,6 +100,8 @@ CIRCUMSTANCES = {
     "round-timeout",
     "tracker",
 }
+ROUND = "round"
+"""An axis of a figure that is no setting."""
 # Closed forms: another seed gives the same numbers.
 WITHOUT_SEED = ("popularity", "itemknn", "ease")
 
@@ -114,6 +123,7 @@ class Row(Part):
     settings: dict[str, Scalar] = {}
     settings_from: str = ""
     centralized: str = ""
+    line: str = ""
     printed: dict[str, dict[str, float]] = {}
     printed_source: str = ""
 
@@ -121,6 +131,14 @@ class Row(Part):
     def title(self) -> str:
         """What the row is called in the table."""
         return self.label or self.name
+
+
+class FigureOf(Part):
+    """What a table's figure has on its axis."""
+
+    x: str
+    label: str = ""
+    scale: Literal["linear", "log"] = "linear"
 
 
 class TableFile(Part):
@@ -132,8 +150,9 @@ class TableFile(Part):
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
     against: str = ""
     digits: Annotated[int, Field(ge=3, le=6)] = 3
-    extra: list[Literal["fairness", "traffic", "groups", "collapse"]] = []
+    extra: list[Literal["fairness", "traffic", "groups", "collapse", "exposure"]] = []
     part: Literal["test", "validation"] = "test"
+    figure: FigureOf | None = None
     settings: dict[str, Scalar] = {}
     settings_from: str = ""
     rows: Annotated[list[Row], Field(min_length=1)]
@@ -199,6 +218,8 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
         seedless = row.centralized in WITHOUT_SEED if row.centralized else METHODS[str(settings["strategy"])].seedless
+        # Noise is drawn from it.
+        seedless = seedless and not (settings.get("dp-epsilon") or settings.get("dp-noise-multiplier"))
         seeds = table.seeds[:1] if seedless else table.seeds
         for seed in seeds:
             path = out / "cells" / row.name / f"seed-{seed}"
@@ -261,17 +282,34 @@ def _check_names(table: TableFile) -> None:
         raise ConfigError(
             "'extra' are columns of the test part, and a table with part = \"validation\" has none of it."
         )
+    _check_figure(table)
     _lookup_figures(table.candidates, table.metrics)
     for row in table.rows:
         for candidates, figures in row.printed.items():
             _lookup_figures([candidates], figures)
         if row.centralized:
             lookup(POOLED, "centralized model", row.centralized)
-            if row.config or row.settings or row.settings_from:
+            if row.config or row.settings_from or not set(row.settings) <= set(OWN_KEYS):
                 raise ConfigError(
                     f"row '{row.name}' is centralized: it takes the data settings of the table, and no config, "
-                    "settings or settings-from of its own."
+                    f"settings-from or settings of its own but {' and '.join(OWN_KEYS)}."
                 )
+
+
+def _check_figure(table: TableFile) -> None:
+    lines = [row.name for row in table.rows if row.line]
+    if table.figure is None:
+        if lines:
+            raise ConfigError(f"row '{lines[0]}' is on a line, and the table has no figure: add figure = {{x = …}}.")
+        return
+    if table.figure.x == ROUND:
+        return
+    lookup(defaults(option_classes()), "setting for the figure's axis", table.figure.x)
+    if not lines:
+        raise ConfigError("'figure' has no curve: give the rows that are points of one the same line.")
+    for row in table.rows:
+        if row.line and row.centralized and table.figure.x not in OWN_KEYS:
+            raise ConfigError(f"row '{row.name}' is centralized and has no '{table.figure.x}': leave its line out.")
 
 
 def _lookup_figures(candidates: Sequence[str], metrics: Sequence[str] | Mapping[str, float]) -> None:

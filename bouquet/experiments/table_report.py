@@ -22,6 +22,7 @@ from bouquet.experiments.comparison import Finished
 from bouquet.experiments.figures import figure, kilobytes, probability
 from bouquet.experiments.latex import comment, tabular
 from bouquet.experiments.settings import literal, parse_pairs
+from bouquet.experiments.table_figure import CSV, PNG, write_figure
 from bouquet.experiments.table_file import Cell, Row, TableFile
 from bouquet.experiments.table_results import Column, RowResult, Tests, row_results, row_tests
 from bouquet.files import write_atomically
@@ -73,6 +74,10 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
     parts += sentences((title, cell.chosen, cell.settings) for title, cell in trained)
     # Of a paper's table what stands around it is the paper's; whoever has the file alone still finds it there.
     in_latex = [comment(f"{table.title}\n{_protocol(table, results)}"), tabular(header, lines)]
+    if table.figure is not None and (drawn := write_figure(table, results, columns, out)):
+        axis = table.figure.label or table.figure.x
+        picture = f"![Metrics by {axis}]({PNG})\n\n" if out / PNG in drawn else ""
+        parts.append(f"{picture}The points of the figure, metrics by {axis}, are in {CSV}.")
     if tests:
         sentence, header, lines = _test_table(table, results, columns, tests)
         parts.append(f"{sentence}\n\n{markdown(header, lines)}")
@@ -110,6 +115,7 @@ def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
         f"{_title_of(str(settings['dataset']))}: {data['users']:,} users, {data['items']:,} items, "
         f"{data['interactions']:,} interactions{sample}{dropped}.",
         f"Split {settings['split']}: {rule} (split seed {settings['split-seed']}).",
+        *_share_kept(results),
         f"At test, models that read a history have read {READ_AT_TEST[str(settings['test-history'])]}.",
         "Candidates: " + "; ".join(_candidates(name, settings["repeats"] == "keep") for name in table.candidates) + ".",
     ]
@@ -132,6 +138,20 @@ def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
         "have none."
     )
     return "\n".join(words)
+
+
+def _share_kept(results: Sequence[RowResult]) -> list[str]:
+    """A sentence about rows that learn from less than there is, if there are any."""
+    shares = {result.title: float(result.runs[0].settings.get("training-share", 1.0)) for result in results}
+    fewer = {share for share in shares.values() if share < 1}
+    if not fewer:
+        return []
+    whose = "in all rows" if len(set(shares.values())) == 1 else "in rows whose name says so"
+    percent = " or ".join(f"{100 * share:g} %" for share in sorted(fewer))
+    return [
+        f"Of each user's training items a share of {percent} is kept {whose}, drawn at random, at least "
+        "one; the others are neither learned from nor candidates."
+    ]
 
 
 def _candidates(name: str, repeats: bool) -> str:
@@ -167,17 +187,20 @@ EXTRA = {
     "traffic": ["bytes to the best round, training + evaluation"],
     "groups": ["by group, smallest data first"],
     "collapse": ["variance of singular values"],
+    "exposure": ["ER@5 of the target", "ER@10"],
 }
 
 
 def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str], digits: int) -> Lines:
     printed = {column for column in columns for result in results if _printed(result.row, column) is not None}
+    private = any(result.spent() for result in results)
     header = [""]
     for candidates, metric in columns:
         header.append(f"{metric}, {candidates}")
         header += ["printed"] * ((candidates, metric) in printed)
     header += [
         "best round",
+        *["ε"] * private,
         "down per user and round",
         "up",
         *(heading for name in EXTRA if name in extra for heading in EXTRA[name]),
@@ -189,7 +212,11 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
             line.append(_with_error(float(result.by_seed(column).mean()), result.seed_error(column), digits))
             if column in printed:
                 line.append(figure(_printed(result.row, column), digits))
-        line += [result.best_rounds() or "–", kilobytes(result.bytes("down")), kilobytes(result.bytes("up"))]
+        line.append(result.best_rounds() or "–")
+        if private:
+            spent = result.spent()
+            line.append(f"{spent[0]:.3g}" if spent else "–" if result.row.centralized else "∞")
+        line += [kilobytes(result.bytes("down")), kilobytes(result.bytes("up"))]
         if "fairness" in extra:
             line += [figure(result.fairness(candidates)) for candidates in CANDIDATE_SETS]
         if "traffic" in extra:
@@ -199,6 +226,9 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
         if "collapse" in extra:
             variance = result.singular_variance()
             line.append("–" if variance is None else f"{variance:.3g}")
+        if "exposure" in extra:
+            found = [result.exposure(name) for name in ("ER@5", "ER@10")]
+            line += ["–" if value is None else figure(value, digits) for value in found]
         lines.append(line)
     return header, lines
 
@@ -214,6 +244,11 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
         notes.append(
             f"Chosen by NDCG@10 (full) on the validation items, of at most {VALIDATION_USERS:,} users drawn at random: "
             f"{'; '.join(chosen)}."
+        )
+    if deltas := sorted({f"{spent[1]:.3g}" for result in results if (spent := result.spent())}):
+        notes.append(
+            f"ε: of all that the server publishes, to add or remove one user, at δ = {' or '.join(deltas)}; such "
+            "rows report their last round, and their metrics were measured outside the budget. ∞: no noise."
         )
     complete = {result.row.name for result in results}
     missing = [row.title for row in table.rows if row.name not in complete]

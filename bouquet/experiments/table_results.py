@@ -92,12 +92,24 @@ class RowResult:
         found = [run.summary.get("singular_variance") for run in self.runs]
         return None if None in found else float(np.mean(found))  # type: ignore[arg-type]
 
+    def exposure(self, name: str) -> float | None:
+        """ER@5 or ER@10 of the target in the reported round, averaged over seeds; None where nobody was drawn."""
+        found = [run.summary.get("attack", {}).get("exposure", {}).get(name) for run in self.runs]
+        return None if None in found else float(np.mean(found))
+
     def chosen(self) -> str:
         """The settings that validation chose, by seed where it chose differently; empty where it chose none."""
         by_seed = [run.summary.get("chosen", {}) for run in self.runs]
         values = {name: [f"{chosen[name]:g}" for chosen in by_seed] for name in by_seed[0]}
         shown = {name: found[:1] if len(set(found)) == 1 else found for name, found in values.items()}
         return ", ".join(f"{name} {' / '.join(found)}" for name, found in shown.items())
+
+    def spent(self) -> tuple[float, float] | None:
+        """ε and δ of the runs, the largest of them; None where sums have no noise that is accounted for."""
+        found = [run.summary.get("privacy") for run in self.runs]
+        if not all(found):
+            return None
+        return max((privacy["epsilon"], privacy["delta"]) for privacy in found if privacy)
 
     def best_rounds(self) -> str:
         """The round that was best on validation, by seed."""

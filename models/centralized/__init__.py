@@ -16,8 +16,12 @@ from models.centralized.base import CentralizedModel, ReadsHistories
 
 if TYPE_CHECKING:
     from models.centralized.ease import EASE, EASEParameters
-    from models.centralized.factorization import MFBCE, MFBPR, FactorizationParameters
+    from models.centralized.factorization import MFBCE, MFBPR
+    from models.centralized.ials import IALS, IALSParameters
     from models.centralized.itemknn import ItemKNN, ItemKNNParameters
+    from models.centralized.lightgcn import LightGCN, LightGCNParameters
+    from models.centralized.neumf import NeuMF, NeuMFParameters
+    from models.centralized.pairs import FactorizationParameters
     from models.centralized.popularity import Popularity, PopularityParameters
     from models.centralized.sequential import CentralGRU4Rec, CentralSASRec, SequentialModel, SequentialParameters
     from models.centralized.softmax import SoftmaxGRU4Rec, SoftmaxSASRec
@@ -26,8 +30,11 @@ _CENTRALIZED = {
     "popularity": "popularity:Popularity",
     "itemknn": "itemknn:ItemKNN",
     "ease": "ease:EASE",
+    "ials": "ials:IALS",
     "mf-bce": "factorization:MFBCE",
     "mf-bpr": "factorization:MFBPR",
+    "neumf": "neumf:NeuMF",
+    "lightgcn": "lightgcn:LightGCN",
 }
 _SEQUENTIAL = {
     "gru4rec": "sequential:CentralGRU4Rec",
@@ -49,13 +56,17 @@ SEQUENTIAL: Places[type[SequentialModel]] = Places(_here(_SEQUENTIAL))
 POOLED: Places[type[CentralizedModel] | type[SequentialModel]] = Places(_here({**_CENTRALIZED, **_SEQUENTIAL}))
 """All models of pooled data."""
 
-WITH_TORCH = frozenset({"mf-bce", "mf-bpr", *_SEQUENTIAL})
+WITH_TORCH = frozenset({"mf-bce", "mf-bpr", "neumf", "lightgcn", *_SEQUENTIAL})
 """The names of those that are trained with torch."""
 
 _PLACES = {
     **dict.fromkeys(("EASE", "EASEParameters"), "ease"),
-    **dict.fromkeys(("MFBCE", "MFBPR", "FactorizationParameters"), "factorization"),
+    **dict.fromkeys(("MFBCE", "MFBPR"), "factorization"),
+    **dict.fromkeys(("IALS", "IALSParameters"), "ials"),
     **dict.fromkeys(("ItemKNN", "ItemKNNParameters"), "itemknn"),
+    **dict.fromkeys(("LightGCN", "LightGCNParameters"), "lightgcn"),
+    **dict.fromkeys(("NeuMF", "NeuMFParameters"), "neumf"),
+    "FactorizationParameters": "pairs",
     **dict.fromkeys(("Popularity", "PopularityParameters"), "popularity"),
     **dict.fromkeys(("CentralGRU4Rec", "CentralSASRec", "SequentialModel", "SequentialParameters"), "sequential"),
     **dict.fromkeys(("SoftmaxGRU4Rec", "SoftmaxSASRec"), "softmax"),
@@ -64,6 +75,7 @@ _PLACES = {
 __all__ = [
     "CENTRALIZED",
     "EASE",
+    "IALS",
     "MFBCE",
     "MFBPR",
     "POOLED",
@@ -74,8 +86,13 @@ __all__ = [
     "CentralizedModel",
     "EASEParameters",
     "FactorizationParameters",
+    "IALSParameters",
     "ItemKNN",
     "ItemKNNParameters",
+    "LightGCN",
+    "LightGCNParameters",
+    "NeuMF",
+    "NeuMFParameters",
     "Popularity",
     "PopularityParameters",
     "ReadsHistories",

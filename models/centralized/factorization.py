@@ -5,91 +5,29 @@
 MF-BCE:  mean over positives (u, i) and k negatives j each of  -log σ(s_ui)  and  -log(1 - σ(s_uj))
 MF-BPR:  mean over the same pairs of  -log σ(s_ui - s_uj)   (Rendle et al., UAI 2009)
 
-plus weight_decay / 2 times the mean squared norm of the rows in the batch. Negatives are honest (see `negatives`)
-and drawn anew in each epoch; the optimiser is Adam.
+How it is trained: `pairs`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
-from torch.nn.functional import embedding, logsigmoid, softplus
+from torch.nn.functional import embedding
 
-from bouquet.errors import BouquetError
-from bouquet.randomness import Purpose, generator
-from models.centralized.base import Rows, Scores, ValidationScore, binary, fitted
-from models.centralized.negatives import NegativeSampler
+from models.centralized.base import Rows, Scores, fitted
+from models.centralized.pairs import FactorizationParameters, PairModel, cross_entropy, drawn, pairwise_ranking
 
 
-@dataclass(frozen=True)
-class FactorizationParameters:
-    """Hyper-parameters of matrix factorization. The defaults of the models were chosen on ML-100K's validation part.
-
-    Attributes:
-        embedding_size: d.
-        learning_rate: of Adam.
-        weight_decay: L2 weight on the rows of a batch.
-        negatives: k, negatives per positive and epoch.
-        batch_size: positives per step.
-        epochs: passes over all positives; the most there can be if a validation score is given.
-        evaluate_every: epochs between two validation scores.
-        patience: validation scores without a new best before training stops.
-        init_scale: standard deviation of the initial embeddings.
-    """
-
-    embedding_size: int
-    learning_rate: float
-    weight_decay: float
-    epochs: int
-    negatives: int = 4
-    batch_size: int = 4096
-    evaluate_every: int = 2
-    patience: int = 5
-    init_scale: float = 0.1
-
-
-class _Factorization(ABC):
-    name: ClassVar[str]
+class _Factorization(PairModel):
     defaults: ClassVar[FactorizationParameters]
 
     def __init__(self, parameters: FactorizationParameters | None = None) -> None:
+        super().__init__()
         self.parameters = parameters or self.defaults
-        self.epochs_trained = 0
-        """Epochs behind the current weights: the best epoch after early stopping."""
-        self.chosen: dict[str, float] = {}
-        self._weights: tuple[Tensor, Tensor, Tensor] | None = None
-
-    @staticmethod
-    @abstractmethod
-    def loss(positive: Tensor, negative: Tensor) -> Tensor:
-        """Mean loss of scores [b, 1] of positives and [b, k] of their negatives."""
-
-    def fit(self, train: sparse.csr_matrix, *, seed: int = 0, validation_score: ValidationScore | None = None) -> Self:
-        """Train in epochs (see `CentralizedModel.fit`).
-
-        The same seed gives the same weights whatever number of threads torch is set to.
-
-        Raises:
-            BouquetError: nothing can be learned: no positives, or every user has every item.
-        """
-        matrix = binary(train)
-        self._weights = self._initial(matrix.shape, seed)
-        with _one_thread():
-            trained = self._epochs(matrix, seed)
-            if validation_score is None:
-                for epoch in trained:
-                    self.epochs_trained = epoch
-            else:
-                self._train_until_no_better(trained, validation_score)
-        return self
 
     def scores(self, users: Rows) -> Scores:
         """[b, m] (see `CentralizedModel.scores`)."""
@@ -97,66 +35,17 @@ class _Factorization(ABC):
         chosen = user_table.detach()[torch.as_tensor(np.asarray(users, dtype=np.int64))]
         return torch.addmm(bias.detach()[:, 0], chosen, item_table.detach().T).numpy()
 
-    def _initial(self, shape: tuple[int, int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _initial(self, matrix: sparse.csr_matrix, seed: int) -> tuple[Tensor, ...]:
         """p [n, d], q [m, d] and b [m, 1]."""
         size, scale = self.parameters.embedding_size, self.parameters.init_scale
-        draws = generator(seed, 0, Purpose.SHARED_INIT, self.name)
-        tables = [scale * draws.standard_normal((rows, size)) for rows in shape]
-        tables.append(np.zeros((shape[1], 1)))
-        user_table, item_table, bias = (torch.tensor(t, dtype=torch.float32, requires_grad=True) for t in tables)
-        return user_table, item_table, bias
+        num_users, num_items = matrix.shape
+        return drawn(seed, self.name, [((num_users, size), scale), ((num_items, size), scale), ((num_items, 1), 0.0)])
 
-    def _epochs(self, matrix: sparse.csr_matrix, seed: int) -> Iterator[int]:
-        """Train epoch after epoch; yields the number of epochs done."""
-        weights, chosen = fitted(self._weights, self.name), self.parameters
-        user_table, item_table, bias = weights
-        sampler = NegativeSampler(matrix)
-        users = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-        items = matrix.indices.astype(np.int64)
-        contrasted = sampler.available[users] > 0
-        users, items = users[contrasted], items[contrasted]
-        if not len(users):
-            raise BouquetError(f"{self.name} needs negatives, and every user has every item.")
-        optimizer = torch.optim.Adam(weights, lr=chosen.learning_rate)
-        for epoch in range(1, chosen.epochs + 1):
-            order = generator(seed, epoch, Purpose.BATCH_ORDER, self.name).permutation(len(users))
-            draws = generator(seed, epoch, Purpose.TRAIN_NEGATIVES, self.name)
-            negatives = sampler.draw(users[order], chosen.negatives, draws)
-            all_users = torch.from_numpy(users[order])
-            all_items = torch.from_numpy(np.concatenate([items[order, None], negatives], axis=1))
-            for start in range(0, len(users), chosen.batch_size):
-                batch = slice(start, start + chosen.batch_size)
-                user_rows = embedding(all_users[batch], user_table)
-                item_rows = embedding(all_items[batch], item_table)
-                logits = (item_rows @ user_rows[:, :, None]).squeeze(2) + embedding(all_items[batch], bias).squeeze(2)
-                loss = self.loss(logits[:, :1], logits[:, 1:])
-                norm = user_rows.square().sum(1).mean() + item_rows.square().sum(2).mean()
-                optimizer.zero_grad()
-                (loss + 0.5 * chosen.weight_decay * norm).backward()
-                optimizer.step()
-            yield epoch
-
-    def _train_until_no_better(self, trained: Iterator[int], validation_score: ValidationScore) -> None:
-        chosen = self.parameters
-        weights = fitted(self._weights, self.name)
-        best, best_epoch, best_weights, waited = -np.inf, 0, [w.detach().clone() for w in weights], 0
-        for epoch in trained:
-            if epoch % chosen.evaluate_every and epoch != chosen.epochs:
-                continue
-            value = validation_score(self.scores)
-            if np.isnan(value):
-                raise BouquetError(f"{self.name} cannot stop early: its validation score is not a number.")
-            waited += 1
-            if value > best:
-                best, best_epoch, waited = value, epoch, 0
-                best_weights = [w.detach().clone() for w in weights]
-            if waited >= chosen.patience:
-                break
-        self.epochs_trained = best_epoch
-        self.chosen = {"epochs": best_epoch}
-        with torch.no_grad():
-            for weight, kept in zip(weights, best_weights, strict=True):
-                weight.copy_(kept)
+    def _logits(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        user_table, item_table, bias = fitted(self._weights, self.name)
+        user_rows, item_rows = embedding(users, user_table), embedding(items, item_table)
+        logits = (item_rows @ user_rows[:, :, None]).squeeze(2) + embedding(items, bias).squeeze(2)
+        return logits, user_rows.square().sum(1).mean() + item_rows.square().sum(2).mean()
 
 
 class MFBCE(_Factorization):
@@ -164,12 +53,7 @@ class MFBCE(_Factorization):
 
     name = "mf-bce"
     defaults = FactorizationParameters(embedding_size=32, learning_rate=0.01, weight_decay=0.01, epochs=30)
-
-    @staticmethod
-    def loss(positive: Tensor, negative: Tensor) -> Tensor:
-        """Numerically stable BCE on logits, averaged over positives and negatives alike."""
-        total = softplus(-positive).sum() + softplus(negative).sum()
-        return total / (positive.numel() + negative.numel())
+    loss = staticmethod(cross_entropy)
 
 
 class MFBPR(_Factorization):
@@ -177,19 +61,4 @@ class MFBPR(_Factorization):
 
     name = "mf-bpr"
     defaults = FactorizationParameters(embedding_size=64, learning_rate=0.01, weight_decay=0.01, epochs=24)
-
-    @staticmethod
-    def loss(positive: Tensor, negative: Tensor) -> Tensor:
-        """BPR-Opt, averaged over all pairs of a positive and one of its negatives."""
-        return -logsigmoid(positive - negative).mean()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums of gradients come in one order, and small steps are not spread over cores that cost more than they give."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    loss = staticmethod(pairwise_ranking)

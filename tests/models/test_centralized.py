@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -13,15 +15,22 @@ from models.centralized import (
     MFBCE,
     MFBPR,
     FactorizationParameters,
+    LightGCN,
+    LightGCNParameters,
+    NeuMF,
+    NeuMFParameters,
     ReadsHistories,
 )
 
-SMALL = FactorizationParameters(embedding_size=4, learning_rate=0.03, weight_decay=0.0, epochs=10, batch_size=64)
+SIZES = {"embedding_size": 4, "learning_rate": 0.03, "weight_decay": 0.0, "epochs": 10, "batch_size": 64}
+SMALL = FactorizationParameters(**SIZES)
 
 
 def build(name: str):
     """A model that is quick to fit."""
-    return CENTRALIZED[name](SMALL) if name.startswith("mf-") else CENTRALIZED[name]()
+    quick = {"neumf": NeuMFParameters(**SIZES, hidden=(8, 4)), "lightgcn": LightGCNParameters(**SIZES, layers=2)}
+    own = SMALL if name.startswith("mf-") else quick.get(name)
+    return CENTRALIZED[name](own) if own else CENTRALIZED[name]()
 
 
 @pytest.fixture
@@ -103,8 +112,16 @@ def test_popularity_counts_users():
     assert CENTRALIZED["popularity"]().fit(train).scores(np.array([1])).tolist() == [[3, 1, 0]]
 
 
-@pytest.mark.parametrize("model", [MFBCE, MFBPR])
-def test_factorization_finds_two_tastes(model):
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        (MFBCE, FactorizationParameters),
+        (MFBPR, FactorizationParameters),
+        (LightGCN, LightGCNParameters),
+        (NeuMF, partial(NeuMFParameters, hidden=(4, 2))),
+    ],
+)
+def test_factorization_finds_two_tastes(model, parameters):
     """Users of each half like 12 of the 20 items of their half; popularity cannot tell the halves apart.
 
     The best 5 unseen items of a user should come from its own half. Popularity gets one half or the other by
@@ -121,6 +138,6 @@ def test_factorization_finds_two_tastes(model):
         return float(((best >= 20) == (np.arange(40)[:, None] >= 20)).mean())
 
     # Two tastes need two dimensions; with more, so little data is learned by heart.
-    fitted = model(FactorizationParameters(2, learning_rate=0.05, weight_decay=0.03, epochs=30, batch_size=128))
+    fitted = model(parameters(2, learning_rate=0.05, weight_decay=0.03, epochs=30, batch_size=128))
     assert own_half(fitted.fit(train).scores(np.arange(40))) > 0.95
     assert own_half(CENTRALIZED["popularity"]().fit(train).scores(np.arange(40))) < 0.7
