@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
@@ -69,6 +70,11 @@ def exchanged(specs: Specs, only_embeddings: bool) -> dict[str, ArraySpec]:
 def dump_specs(specs: Specs) -> str:
     """The specifications as JSON, for the wire and for checkpoints."""
     return json.dumps({name: _said(spec) for name, spec in sorted(specs.items())})
+
+
+def digest_of(specs: Specs) -> str:
+    """16 hexadecimal digits that tell models apart."""
+    return blake2b(dump_specs(specs).encode(), digest_size=8).hexdigest()
 
 
 def _said(spec: ArraySpec) -> dict[str, Any]:

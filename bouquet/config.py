@@ -75,6 +75,12 @@ class DataOptions(Options):
     user_column: str = Field("user", description="Column of the user ids in data-file.")
     item_column: str = Field("item", description="Column of the item ids in data-file.")
     time_column: str = Field("", description="Column of the times in data-file; empty: it has none.")
+    title_column: str = Field("", description="Column of the items' titles in data-file; empty: it has none.")
+    skip_broken_rows: bool = Field(
+        False,
+        description="Rows of data-file that cannot be read are left out, counted and told; otherwise the first of them "
+        "ends the run.",
+    )
     min_interactions: int = Field(0, ge=0, description="Users with fewer distinct items are dropped (and counted).")
     max_users: int = Field(0, ge=0, description="A random sample of so many users, drawn with split-seed; 0: all.")
     repeats: Literal["drop", "keep"] = Field(
@@ -93,6 +99,13 @@ class DataOptions(Options):
         lt=1,
         description="Share of each user's interactions outside the test that 'ratio' and 'published' hold out for "
         "validation; 0: none, as where papers train on all of a published split, and the last round is reported.",
+    )
+    training_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of each user's training items that is kept, at least one, drawn with split-seed; the others "
+        "are neither learned from nor ranked against. What is held out, and its candidates, stay the same.",
     )
     hold_out: Literal["auto", "last", "last-row", "random"] = Field(
         "auto",
@@ -210,6 +223,12 @@ class RoundOptions(Options):
         description="A CSV of items and titles that the server publishes to devices with histories of their own; "
         "empty: nodes know the catalogue from their data set.",
     )
+    model_digest: str = Field(
+        "",
+        description="Digest of the arrays that all nodes share, their names, shapes and initial values; a node that "
+        "has others is refused. `bouquet deploy run` computes it where the catalogue file lies; empty: what most "
+        "nodes have.",
+    )
     resume: str = Field("", description="Folder of a stopped run to go on with.")
     out: str = Field("", description="Folder for the results; empty: runs/<time>-<strategy>-<dataset>.")
     state_dir: str = Field("", description="Folder for the nodes' private state; empty: a per-user folder.")
@@ -226,6 +245,12 @@ class RoundOptions(Options):
         description="Seconds to wait for the replies of one round at most. Once min-reply-fraction of its users have "
         "replied, the others of a deployment have five times as long as the slowest reply of this round and the last "
         "four took, and a minute at least.",
+    )
+    reply_poll_interval: float = Field(
+        1.0,
+        gt=0,
+        description="Longest pause in seconds between two looks of the server for replies; the first looks of a round "
+        "come after milliseconds.",
     )
     registered_nodes: bool = Field(
         True,
@@ -281,7 +306,40 @@ class RoundOptions(Options):
         return self
 
 
-class PrivacyOptions(Options):
+class SecureSumsOptions(Options):
+    """Masks under which nodes send their sums; docs/reference/secure-sums.md says how, and against whom."""
+
+    secure_sums: bool = Field(
+        False, description="Nodes mask what they send, so that the server can read the sum over them and nothing else."
+    )
+    secure_sums_neighbors: int = Field(
+        0,
+        ge=0,
+        description="With how many others each node shares masks; 0: with all. Takes time where nodes are many.",
+    )
+    secure_sums_threshold: float = Field(
+        0.667,
+        gt=0,
+        lt=1,
+        description="More than this share of a round's nodes must be left at its end, or the run fails. A server that "
+        "lies learns nothing while fewer than 2 x this - 1 of the nodes help it.",
+    )
+    secure_sums_clip: float = Field(
+        8.0,
+        gt=0,
+        description="Largest value in a node's sum, per unit of its users' weight; what is beyond is clipped.",
+    )
+    secure_sums_bits: Literal[32, 64] = Field(
+        32, description="Of each number that travels: of 32 the smallest step is about 4e-9 of secure-sums-clip."
+    )
+    secure_sums_authority: str = Field(
+        "",
+        description="The certificate of the authority of a deployment (ca.crt), on the server's machine: nodes that it "
+        "has not certified are left out of secure sums, which certified nodes would refuse.",
+    )
+
+
+class PrivacyOptions(SecureSumsOptions):
     """What is done to an update before it leaves the node; docs/security.md says what it is good for."""
 
     update_clip: float = Field(0.0, ge=0, description="Largest L2 norm C of one user's update; 0: any.")
@@ -311,8 +369,178 @@ class PrivacyOptions(Options):
         return self
 
 
-class RunConfig(DataOptions, ModelOptions, TrainingOptions, RoundOptions, PrivacyOptions):
+class RobustOptions(Options):
+    """How the server makes one change out of those of users, some of whom may lie."""
+
+    robust_aggregation: Literal["none", "norm-bound", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
+        "none",
+        description="What takes the place of the mean over users, for methods that need no more than sums: the mean of "
+        "changes that are held to robust-bound one by one (norm-bound), the median or the trimmed mean of every "
+        "coordinate, the change that is nearest to the others (krum), or the mean of those that are (multi-krum). "
+        "Every user's change then travels on its own.",
+    )
+    robust_fraction: float = Field(
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="Share f of a round's users that may lie: so many changes are taken off on both sides of a "
+        "coordinate, and so many the farthest are left out by krum and multi-krum.",
+    )
+    robust_bound: float = Field(
+        2.0, gt=0, description="With norm-bound, the value of update-bound where that is left at -1."
+    )
+
+
+class AttackOptions(Options):
+    """Users who lie, in a simulation: a probe of what a method and its defences withstand."""
+
+    attack: Literal["none", "noise", "sign-flip", "push", "replace", "align"] = Field(
+        "none",
+        description="What lying users of a simulation send: random numbers (noise), the opposite (sign-flip), a push "
+        "of attack-target along what moves their own items (push), all of such an update blown up (replace), or the "
+        "target as popular items are (align); 'none': they are honest, and measured as in an attack.",
+    )
+    attack_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Probability of each user of a simulation to be a liar; their accuracy is not counted. 0: nobody "
+        "is drawn and nothing of an attack is measured.",
+    )
+    attack_target: int = Field(
+        -1, ge=-1, description="Number of the promoted item in the catalogue; -1: one that the seed draws."
+    )
+    attack_strength: float = Field(
+        10.0, gt=0, description="How large the lie is, in multiples of what is honest; docs/security.md has each."
+    )
+
+    @model_validator(mode="after")
+    def _somebody_attacks(self) -> Self:
+        if self.attack != "none" and self.attack_fraction == 0:
+            raise ConfigError(f"attack '{self.attack}' needs liars: set attack-fraction, for example to 0.05.")
+        return self
+
+
+class DifferentialPrivacyOptions(Options):
+    """User-level differential privacy of what the server publishes; docs/reference/differential-privacy.md."""
+
+    dp_epsilon: float = Field(
+        0.0,
+        ge=0,
+        description="Budget ε of the whole run: so much noise is added to every sum over users that all planned rounds "
+        "cost no more, and none is run beyond it. 0: no limit, and no privacy without dp-noise-multiplier.",
+    )
+    dp_delta: float = Field(
+        0.0, ge=0, lt=1, description="δ that belongs to ε; 0: one over the number of users, which is taken as known."
+    )
+    dp_noise_multiplier: float = Field(
+        0.0,
+        ge=0,
+        description="Noise on every sum in multiples of dp-clip, instead of what dp-epsilon and the planned rounds "
+        "need; 0: that.",
+    )
+    dp_noise_from: Literal["server", "nodes"] = Field(
+        "server",
+        description="Who adds the noise: the server, which then sees sums without it, or each node its share under the "
+        "masks of secure-sums, so that nobody does. Nodes read how much from dp-noise-multiplier.",
+    )
+    dp_clip: float = Field(
+        1.0,
+        gt=0,
+        description="Largest L2 norm of what one user adds to a sum, over all arrays together; of a matrix its "
+        "Frobenius norm. Devices scale down what is above.",
+    )
+    dp_clip_quantile: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="The limit begins at dp-clip and follows this quantile of the users' norms (0.5: the median), at "
+        "the cost of a little more noise; 0: it stays.",
+    )
+    dp_rank: int = Field(
+        64, ge=1, description="Of a noisy matrix of pairs of items so many leading eigenvectors are kept."
+    )
+    dp_metrics_noise: float = Field(
+        10.0,
+        gt=0,
+        description="Noise on the sums of users' metrics in a deployment, in multiples of what one user can change; "
+        "paid for out of dp-epsilon.",
+    )
+
+    @property
+    def private(self) -> bool:
+        """Whether sums get noise that is accounted for."""
+        return self.dp_epsilon > 0 or self.dp_noise_multiplier > 0
+
+    @property
+    def noise_of_nodes(self) -> float:
+        """Standard deviation of the noise that nodes add to a sum together; 0 where they add none."""
+        return self.dp_noise_multiplier * self.dp_clip if self.dp_noise_from == "nodes" else 0.0
+
+    @model_validator(mode="after")
+    def _belongs_to_a_private_run(self) -> Self:
+        if self.dp_noise_from == "nodes" and not self.private:
+            raise ConfigError("dp-noise-from belongs to a private run: set dp-noise-multiplier, for example to 1.0.")
+        for key in ("dp_delta", "dp_clip_quantile"):
+            if getattr(self, key) > 0 and not self.private:
+                raise ConfigError(f"{_kebab(key)} belongs to a private run: set dp-epsilon, for example to 4.0.")
+        return self
+
+
+class RunConfig(
+    DataOptions,
+    ModelOptions,
+    TrainingOptions,
+    RoundOptions,
+    PrivacyOptions,
+    DifferentialPrivacyOptions,
+    RobustOptions,
+    AttackOptions,
+):
     """Every setting that is not one method's own."""
+
+    @model_validator(mode="after")
+    def _nothing_looks_under_masks(self) -> Self:
+        if self.secure_sums and (self.robust_aggregation != "none" or self.attack_fraction > 0):
+            key = "attack-fraction" if self.attack_fraction > 0 else "robust-aggregation"
+            raise ConfigError(f"{key} looks at single users, and secure-sums hides them: leave one of the two out.")
+        return self
+
+    @model_validator(mode="after")
+    def _privacy_holds(self) -> Self:
+        if not self.private:
+            return self
+        if self.changes_updates:
+            raise ConfigError(
+                "With dp-epsilon or dp-noise-multiplier devices are held to dp-clip and the server adds the noise: "
+                "leave update-clip, update-noise and decoy-rows out."
+            )
+        if self.update_bound > 0:
+            raise ConfigError(
+                "update-bound holds users to the median of their round, so that each of them changes what the others "
+                "may give; with differential privacy dp-clip is the limit: leave update-bound out."
+            )
+        if self.dp_noise_from == "nodes" and not self.secure_sums:
+            raise ConfigError(
+                "With dp-noise-from = 'nodes' each node adds a share of the noise, which is too little for its own sum "
+                "without masks: set secure-sums = true, or take dp-noise-from = 'server'."
+            )
+        if self.secure_sums and self.dp_clip_quantile > 0:
+            raise ConfigError(
+                "dp-clip-quantile asks each user whether it was within the limit, and secure-sums hides single users: "
+                "leave one of the two out."
+            )
+        if self.robust_aggregation != "none":
+            raise ConfigError(
+                "robust-aggregation sets each user's change against those of others, so that one user moves it by more "
+                "than its own; the noise of differential privacy is for sums: leave robust-aggregation out."
+            )
+        if self.patience > 0:
+            raise ConfigError(
+                "patience looks at metrics that no budget is spent on; with differential privacy the last round "
+                "counts: leave patience out."
+            )
+        return self
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -447,9 +675,10 @@ def wrong_options(name: str, options: object, taken: Iterable[str] = ()) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """' Did you mean …?' with the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    """' Did you mean …?' with the nearest known name, in whatever case, or nothing."""
+    by_letters = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(name.casefold(), list(by_letters), n=1, cutoff=0.6)
+    return f" Did you mean '{by_letters[near[0]]}'?" if near else ""
 
 
 def defaults(parts: Iterable[type[Options]]) -> dict[str, Scalar]:

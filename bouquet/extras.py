@@ -8,9 +8,12 @@ from bouquet.errors import ConfigError
 
 EXTRAS = {
     "cvxpy": "solver",
+    "dp_accounting": "privacy",
     "matplotlib": "plots",
     "mlflow": "mlflow",
     "numba": "numba",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
     "optuna": "search",
     "pandas": "data",
     "pyarrow": "data",
@@ -22,7 +25,7 @@ EXTRAS = {
 }
 """Module -> the extra that it comes with."""
 
-_PACKAGES = {"sklearn": "scikit-learn"}
+_PACKAGES = {"dp_accounting": "dp-accounting", "sklearn": "scikit-learn"}
 
 
 def is_there(module: str) -> bool:

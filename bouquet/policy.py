@@ -15,7 +15,7 @@ from bouquet.errors import ConfigError, WireError
 if TYPE_CHECKING:  # `bouquet recommend` does without pydantic
     from bouquet.config import PrivacyOptions
 
-Updates = Literal["any", "sum"]
+Updates = Literal["any", "sum", "secure"]
 
 # What single users tell that follows from the items of their histories; no clip and no noise is on it.
 HISTORY_REPORTS = frozenset({"features", "representation"})
@@ -31,6 +31,8 @@ class Policy:
         accept_decoys: least decoy-rows.
         accept_secret_draws: only runs whose draws come from a secret of the node.
         accept_updates: "sum": no run that wants every user's update, or a vector of what it likes, on its own.
+            "secure": nor one whose sums are not masked.
+        accept_nodes: least nodes of a secure sum; no sum over fewer is signed or unmasked.
         accept_items: most items of a published catalogue.
         accept_catalogue_bytes: most bytes of its items' names and titles together, in UTF-8.
         keep_series: of how many run series private state is kept, those that were used last.
@@ -42,6 +44,7 @@ class Policy:
     accept_decoys: int = 0
     accept_secret_draws: bool = False
     accept_updates: Updates = "any"
+    accept_nodes: int = 3
     accept_items: int = 1_000_000
     accept_catalogue_bytes: int = 64 * 2**20
     keep_series: int = 5
@@ -52,8 +55,10 @@ class Policy:
         for name, value in numbers.items():
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"{_key(name)} is a number from 0 up, not {value}.")
-        if self.accept_updates not in ("any", "sum"):
-            raise ConfigError(f"accept-updates is 'any' or 'sum', not '{self.accept_updates}'.")
+        if self.accept_updates not in ("any", "sum", "secure"):
+            raise ConfigError(f"accept-updates is 'any', 'sum' or 'secure', not '{self.accept_updates}'.")
+        if self.accept_nodes < 3:
+            raise ConfigError("accept-nodes is at least 3: of a sum over two, each knows the other's part.")
         if self.keep_series < 1:
             raise ConfigError("keep-series is at least 1: the state of the run that goes on.")
 
@@ -96,9 +101,12 @@ class Policy:
             wrong.append(f"decoy-rows of at least {self.accept_decoys} (the run: {run.decoy_rows})")
         if self.accept_secret_draws and not run.secret_draws:
             wrong.append("secret-draws (the run: off)")
-        if self.accept_updates == "sum" and update == "rows":
+        sums = self.accept_updates != "any"
+        if self.accept_updates == "secure" and not run.secure_sums:
+            wrong.append("updates under masks (the run: no secure-sums)")
+        elif sums and update == "rows":
             wrong.append("updates as a sum over its users (the run: every user's own)")
-        if (self.accept_updates == "sum" or self.accept_noise) and (telling := sorted(HISTORY_REPORTS & set(reports))):
+        if (sums or self.accept_noise) and (telling := sorted(HISTORY_REPORTS & set(reports))):
             wrong.append(f"no vectors of single users without noise (the run: {', '.join(telling)})")
         if wrong:
             raise ConfigError(f"The policy of this node asks for {', '.join(wrong)}.")

@@ -49,6 +49,10 @@ class Purpose(IntEnum):
     DISTILLATION = 20
     TIES = 21
     DECOYS = 22
+    LIARS = 30
+    TRAINING_SHARE = 31
+    PRIVATE_SAMPLING = 40
+    PRIVATE_NOISE = 41
 
 
 class CounterStreams(Protocol):

@@ -85,15 +85,18 @@ def unpack(record: ArrayRecord) -> Arrays:
 
 
 def read_record(content: RecordDict, record: str) -> ArrayRecord:
-    if record not in content.array_records:
+    # Not through `array_records`, which is made anew whenever it is looked at, with all checks.
+    found = content.get(record)
+    if not isinstance(found, ArrayRecord):
         raise WireError(f"the message has no record '{record}'")
-    return content.array_records[record]
+    return found
 
 
 def read_config(content: RecordDict) -> ConfigRecord:
-    if "config" not in content.config_records:
+    found = content.get("config")
+    if not isinstance(found, ConfigRecord):
         raise WireError("the message has no record 'config'")
-    return content.config_records["config"]
+    return found
 
 
 def read_scalar(config: ConfigRecord, name: str, kind: type[Any]) -> Any:
@@ -109,7 +112,7 @@ _HEADER = re.compile(
     rb"'shape': \((?P<shape>(?:\d{1,12}, ?)*(?:\d{1,12})?)\), ?\} *\n"
 )
 _MAGIC, _LENGTH = b"\x93NUMPY\x01\x00", 2
-_DTYPES = {np.dtype(kind).str.encode(): np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u8", "?")}
+_DTYPES = {np.dtype(kind).str.encode(): np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
 
 
 def values_of(array: Array, name: str) -> NDArray[Any]:
@@ -211,7 +214,7 @@ def read_reports(
     Returns:
         the reports by name, [k, …] each, and what is wrong with those of single users, by key.
     """
-    sent = set(content.array_records["reports"]) if "reports" in content.array_records else set()
+    sent = set(read_record(content, "reports")) if "reports" in content else set()
     if unknown := sorted(sent - reports.keys()):
         raise WireError(f"nobody asked for the report '{unknown[0]}'")
     found: dict[str, NDArray[np.float32]] = {}

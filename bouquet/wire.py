@@ -64,7 +64,9 @@ TRAIN_ARRAYS = frozenset({"user", "loss", "upload_bytes", "size", "left_out", "r
 EVALUATE_ARRAYS = frozenset({"user", "metrics", "left_out", "reasons"})
 
 # What single users may tell the server beside their update, where a strategy asks for it.
-REPORTS = frozenset({"features", "performance", "representation", "seconds"})
+REPORTS = frozenset({"features", "performance", "representation", "seconds", "exposure", "within"})
+WITHIN = "within"
+"""Whether the norm of a user's change was within the limit, in private runs whose limit follows a quantile."""
 
 # Item numbers are 32-bit; counts have to be exact in float64; a fingerprint has 16 digits.
 MOST_ITEMS, MOST_COUNT, LONGEST_FINGERPRINT = 2**31 - 1, 2**53, 64
@@ -89,6 +91,7 @@ class RosterRequest:
         catalogue: that catalogue, sent to a node that has another edition.
         update: the kind of update that the run will ask for, so that a node can refuse before the first round.
         gone: [g] keys of users that this node has had forgotten, and of whom the server has nothing any more.
+        tells: what users shall tell beside their updates or metrics in any round, names in `REPORTS`; likewise.
     """
 
     series: str
@@ -96,10 +99,11 @@ class RosterRequest:
     catalogue: Catalogue | None = None
     update: Update = "sum"
     gone: Words = field(default_factory=lambda: np.zeros(0, np.uint64), compare=False)
+    tells: tuple[str, ...] = ()
 
     def encode(self) -> RecordDict:
         config: dict[str, Any] = {"protocol": PROTOCOL, "series": self.series, "edition": self.edition}
-        config["update"] = self.update
+        config |= {"update": self.update, "reports": ",".join(self.tells)}
         content = RecordDict({"config": ConfigRecord(config)})
         if len(self.gone):
             content["users"] = pack({"gone": self.gone})
@@ -123,8 +127,9 @@ class RosterRequest:
         edition = read_scalar(config, "edition", str)
         if catalogue and catalogue.edition != edition:
             raise WireError("the catalogue is not of the edition that it claims")
-        gone = read_users(content, "gone") if "users" in content.array_records else np.zeros(0, np.uint64)
-        return cls(read_scalar(config, "series", str), edition, catalogue, _read_update(config), gone)
+        gone = read_users(content, "gone") if "users" in content else np.zeros(0, np.uint64)
+        series = read_scalar(config, "series", str)
+        return cls(series, edition, catalogue, _read_update(config), gone, _read_wanted(config))
 
 
 @dataclass(frozen=True)
@@ -232,6 +237,7 @@ class TrainRequest:
         update: what the reply carries.
         weights: [k] weights of the users in a "sum" reply.
         reports: what each user shall tell beside its update, names in `REPORTS`.
+        clip: L2 norm of what a user may change, in private runs whose limit follows a quantile; 0 in others.
     """
 
     series: str
@@ -244,6 +250,7 @@ class TrainRequest:
     update: Update = "sum"
     weights: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     reports: tuple[str, ...] = ()
+    clip: float = 0.0
 
     def encode(self) -> RecordDict:
         config: dict[str, Any] = {
@@ -252,6 +259,8 @@ class TrainRequest:
             "update": self.update,
             "reports": ",".join(self.reports),
         }
+        if self.clip:
+            config["clip"] = self.clip
         users = {"user": self.users, "version": self.versions, "kept": self.kept, "weight": self.weights}
         return RecordDict(
             {
@@ -279,6 +288,7 @@ class TrainRequest:
             update=_read_update(config),
             weights=weights,
             reports=_read_wanted(config),
+            clip=_read_clip(config),
         )
 
 
@@ -573,6 +583,13 @@ def _read_wanted(config: ConfigRecord) -> tuple[str, ...]:
     if not set(wanted) <= REPORTS:
         raise WireError(f"the server asks for reports {wanted}, and this node knows {', '.join(sorted(REPORTS))}")
     return wanted
+
+
+def _read_clip(config: ConfigRecord) -> float:
+    clip = float(read_scalar(config, "clip", float)) if "clip" in config else 0.0
+    if not 0 <= clip < math.inf:
+        raise WireError(f"a limit of {clip} is impossible")
+    return clip
 
 
 def _read_seconds(config: ConfigRecord) -> float:

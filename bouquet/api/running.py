@@ -23,6 +23,7 @@ from bouquet.config import RunConfig, Scalar, own
 from bouquet.engines.processes import Tree
 from bouquet.errors import ERROR_FILE, ConfigError, RunFailed, told
 from bouquet.own_packages import command
+from bouquet.ready_made import RUNS, ready_made
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 
@@ -54,12 +55,12 @@ def run(
         strategy: a method; None: what the program does where none is given.
         dataset: the name of a data set, the path of a CSV, TSV or Parquet file, or a DataFrame with one row per
             interaction. A DataFrame needs the columns `user` and `item`, or those that `user_column` and `item_column`
-            name; `time_column` names the times, and a column `time` is taken for them where it does not. It is kept in
-            the folder of the run.
+            name; `time_column` and `title_column` name the times and the items' titles, and columns `time` and `title`
+            are taken for them where they do not. It is kept in the folder of the run.
         nodes: that the users are partitioned over; the figures do not depend on it.
         engine: "flower" (its simulation), "local" (one process), or "" for flower where Ray is installed.
         out: folder of the results, which must not hold a run; "": a new one in `runs`.
-        config: TOML file with settings; those that are given here win.
+        config: TOML file with settings, or the name of one that comes with bouquet; those that are given here win.
         compare_with: rows beside the run, as of `--compare-with`; in `Run.comparison` afterwards.
         progress: show rounds as they come, in a terminal or a notebook.
         settings: every other setting of a run, with underscores: `num_server_rounds=20`; `bouquet explain` lists them.
@@ -159,8 +160,9 @@ def data_settings(dataset: object) -> dict[str, Scalar]:
 
 
 def _from_file(path: str | os.PathLike[str]) -> dict[str, Scalar]:
+    path = ready_made(Path(path), RUNS)
     try:
-        document = tomllib.loads(Path(path).read_text())
+        document = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}.") from None
     return dict(document.get("run", document))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bouquet.config import Scalar
+from bouquet.config import Scalar, did_you_mean
 from bouquet.errors import ConfigError
 from bouquet.extras import is_there, need
 from bouquet.files import write_atomically
@@ -36,12 +36,16 @@ def write_table(table: Any, folder: Path, settings: Mapping[str, Scalar]) -> dic
         )
     if "data-file" in settings:
         raise ConfigError("The dataset is a DataFrame, so leave data_file out.")
-    columns = {"user-column": "user", "item-column": "item"} | ({"time-column": "time"} if "time" in table else {})
+    columns = {"user-column": "user", "item-column": "item"}
+    columns |= {f"{name}-column": name for name in ("time", "title") if name in table}
     columns |= {key: str(value) for key, value in settings.items() if key.endswith("-column")}
     for key, name in columns.items():
         if name and name not in table:
             shown = ", ".join(map(str, table.columns[:_SHOWN]))
-            raise ConfigError(f"The DataFrame has no column '{name}', only {shown}; name it with {_setting(key)}.")
+            near = did_you_mean(name, {str(other) for other in table.columns} - set(columns.values()))
+            raise ConfigError(
+                f"The DataFrame has no column '{name}', only {shown}.{near} Name yours with {_setting(key)}."
+            )
     kept = table[list(dict.fromkeys(filter(None, columns.values())))]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / ("data.parquet" if is_there("pyarrow") else "data.csv")
@@ -62,5 +66,6 @@ def _content(table: pd.DataFrame, file: Path) -> bytes:
     if any(isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes):
         table = table.astype({name: str for name in table if isinstance(table[name].dtype, pd.CategoricalDtype)})
     if file.suffix == ".csv":
-        return table.to_csv(index=False).encode()
+        # Whole numbers with one missing are fractions in pandas, and would be texts like "7.0".
+        return table.convert_dtypes(convert_string=False, convert_boolean=False).to_csv(index=False).encode()
     return table.to_parquet(index=False)

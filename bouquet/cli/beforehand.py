@@ -6,14 +6,23 @@ Server and nodes look at their own part once more when they start. Only here is 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from bouquet.arrays import digest_of
+from bouquet.catalogue import read_catalogue
+from bouquet.cli.screen import remark
 from bouquet.config import RunConfig, Settings
 from bouquet.errors import ConfigError, StateError
 from bouquet.needs import refuse_disk, refuse_memory, writable
+from bouquet.ragged import Ragged
 from bouquet.reporting.run_directory import RunDirectory
-from client_app.node.histories import histories_of
+from bouquet.reporting.trackers import refuse_missing
+from client_app.node.histories import Histories, histories_of, interactions_of
+from client_app.node.needs import refuse_missing_device
 from client_app.node.place import Place
 from client_app.side import Node, node_at
 from data_partition import Interactions, assign
@@ -43,6 +52,57 @@ def refuse_nodes(interactions: Interactions, config: RunConfig, nodes: int) -> N
     assign(interactions.histories.lengths, nodes, config.partition)
     if config.min_nodes > nodes:
         raise ConfigError(f"min-nodes is {config.min_nodes}, and there are {nodes} nodes: the run would never start.")
+
+
+def refuse_runs(runs: Mapping[str, RunConfig], nodes: int) -> None:
+    """Refuse runs that could not start, which is better known before the others have run, and remark on their data.
+
+    Args:
+        runs: on the same data, by what they are called in a sentence.
+    Raises:
+        ConfigError: names the run.
+    """
+    if not runs:
+        return
+    interactions = interactions_of(next(iter(runs.values())))
+    remark(interactions)
+    for name, config in runs.items():
+        try:
+            refuse_nodes(interactions, config, nodes)
+            refuse_missing_device(config)
+            refuse_missing(config.tracker)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+
+
+def model_digest(settings: Settings) -> str:
+    """Digest of the arrays that every device shares to which this run publishes its catalogue.
+
+    Returns:
+        "" where that is not known here: there is no such file, or nothing that computes the model.
+    """
+    config = settings.run
+    if not (config.catalogue_file and Path(config.catalogue_file).is_file()):
+        return ""
+    catalogue = read_catalogue(Path(config.catalogue_file))
+    none = Ragged.from_lengths([], [])
+    nobody = Histories(
+        users=np.zeros(0, np.uint64),
+        train=none,
+        validation=none,
+        test=none,
+        num_items=len(catalogue.items),
+        catalogue=catalogue.fingerprint,
+        partition=0,
+        num_partitions=0,
+        dropped_users=0,
+        split_seed=config.split_seed,
+        in_time=True,
+    )
+    try:
+        return digest_of(node_at(settings, Place(nobody, Path())).shared_specs)
+    except (ConfigError, ImportError):
+        return ""
 
 
 def refuse_folder(path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pooch
+from rich.table import Table
 
 from bouquet.cli.compare import table_of, wide_console
-from bouquet.cli.screen import Screen
+from bouquet.cli.screen import Screen, remark
 from bouquet.config import lookup, parsed
+from bouquet.errors import ConfigError
 from bouquet.evaluation import PARTS
 from bouquet.experiments.exported import write_ground
 from bouquet.experiments.ground import ground_of
@@ -49,31 +52,54 @@ def list_command(data_dir: str) -> None:
     )
 
 
-def stats_command(name: str, data_dir: str, min_interactions: int) -> None:
+def stats_command(name: str, data_dir: str, min_interactions: int, overrides: Sequence[str] = ()) -> None:
     """Count a data set, and say whether papers counted the same.
+
+    Args:
+        name: of a known set, or the path of a file of one's own.
+        overrides: how that file is read.
 
     Raises:
         ConfigError: there is no such data set.
         DataError: its files are missing or broken.
     """
+    if not name or Path(name).suffix or os.sep in name:
+        _file_stats(name, min_interactions, overrides)
+        return
+    if overrides:
+        raise ConfigError(f"-c says how a file of your own is read, and '{name}' is no path of one.")
     dataset = lookup(DATASETS, "dataset", name)
     begin = time.perf_counter()
     interactions = load(name, data_dir, min_interactions=min_interactions)
     seconds = time.perf_counter() - begin
     measured = stats(interactions)
-    table = table_of("", "", left=1)
-    table.show_header = False
-    for words, value in _lines(measured, interactions, min_interactions):
-        table.add_row(words, value)
-    table.add_row("read in", f"{seconds:.2f} s")
     console = wide_console()
     console.print(f"{dataset.title} ({dataset.name}); terms: {dataset.terms}\n", markup=False)
-    console.print(table, markup=False)
+    console.print(_counts(measured, interactions, min_interactions, seconds), markup=False)
     for counts in dataset.published:
         console.print(f"\nPublished by {counts.source}: {_published(counts, measured, min_interactions)}", markup=False)
     if dataset.note:
         console.print(f"\n{dataset.note}", markup=False)
     Screen(console).caution(name)
+
+
+def _file_stats(path: str, min_interactions: int, overrides: Sequence[str]) -> None:
+    given = [f'dataset="file" data-file="{path}"'] if path else []
+    options = parsed(resolve(None, [*given, f"min-interactions={min_interactions}", *overrides])).run
+    begin = time.perf_counter()
+    interactions = interactions_of(options)
+    seconds = time.perf_counter() - begin
+    remark(interactions)
+    wide_console().print(_counts(stats(interactions), interactions, options.min_interactions, seconds), markup=False)
+
+
+def _counts(measured: Measured, interactions: Interactions, min_interactions: int, seconds: float) -> Table:
+    table = table_of("", "", left=1)
+    table.show_header = False
+    for words, value in _lines(measured, interactions, min_interactions):
+        table.add_row(words, value)
+    table.add_row("read in", f"{seconds:.2f} s")
+    return table
 
 
 def fetch_command(name: str, data_dir: str) -> None:
@@ -120,7 +146,9 @@ def export_command(name: str, out: Path, overrides: Sequence[str], blind: bool) 
         DataError: its files are missing or broken.
     """
     need("pyarrow", "Writing Parquet files")
-    ground = ground_of(resolve(None, [*overrides, *([f'dataset="{name}"'] if name else [])]))
+    settings = resolve(None, [*overrides, *([f'dataset="{name}"'] if name else [])])
+    ground = ground_of(settings)
+    remark(interactions_of(parsed(settings).run))
     write_ground(ground, out, blind=blind)
     rows = {"train": ground.histories.train, **ground.held_out}
     if blind:
@@ -163,6 +191,8 @@ def _lines(measured: Measured, interactions: Interactions, min_interactions: int
         ("rows in the files", f"{measured['rows']:,}"),
         ("repeated rows, left out", f"{measured['duplicates']:,}"),
     ]
+    if interactions.reading and interactions.reading.skipped:
+        lines.append(("rows that cannot be read, left out", f"{interactions.reading.skipped:,}"))
     if min_interactions:
         lines.append((f"users below {min_interactions} items, left out", f"{measured['dropped_users']:,}"))
     return lines

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bouquet.cli.beforehand import refuse_folder, refuse_nodes
+from bouquet.cli.beforehand import model_digest, refuse_folder, refuse_nodes
 from bouquet.cli.operate import Target
 from bouquet.cli.resume import absolute_paths, refuse_finished, refuse_held, resumed_settings, take_back
 from bouquet.cli.screen import Screen
@@ -32,11 +32,13 @@ def up_command(
     data_dir: str,
     data_file: str,
     policy: Mapping[str, str] | None = None,
+    polling: Mapping[str, str] | None = None,
 ) -> None:
     """Start a SuperLink and SuperNodes; the users of a data set are partitioned over the nodes.
 
     Args:
         policy: what of `bouquet.policy` all nodes have; it counts for nodes that are started by this.
+        polling: how often they ask for messages, and the SuperLink's executor for a run; likewise.
     Raises:
         BouquetError: the data cannot be used, or a process did not start.
     """
@@ -56,7 +58,7 @@ def up_command(
     if deployment.exists() and (known := len(deployment.plan.nodes)) != nodes:
         raise ConfigError(f"{deployment.folder} has {known} nodes. Start these, or name another folder with --dir.")
     try:
-        deployment.up(configs, kept)
+        deployment.up(configs, kept, polling)
     except BaseException:
         deployment.down()
         raise
@@ -92,6 +94,7 @@ def run_command(
         finished = refuse_finished(RunDirectory(str(settings["resume"])), settings, bool(compare_with))
     settings |= absolute_paths(settings)
     settings["min-nodes"] = max(int(settings["min-nodes"]), target.nodes)
+    settings["model-digest"] = model_digest(parsed(settings)) or settings["model-digest"]
     config = parsed(settings).run
     _refuse_comparison(config, compare_with)
     name = Path(run_name(config)).name

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from bouquet.cli.node_app import Apps, Clip, Decoys, KeepSeries, Noise, OnlyWhen, Poll, RestPoll, Secret, Updates
+from bouquet.cli.node_app import (
+    Apps,
+    Clip,
+    Decoys,
+    KeepSeries,
+    Noise,
+    OnlyWhen,
+    Poll,
+    RestPoll,
+    Secret,
+    SumNodes,
+    Updates,
+)
 from bouquet.engines.polling import Polling, polling_settings
 
 deploy = typer.Typer(help="A federation of real processes: TLS, registered nodes, gRPC.", no_args_is_help=True)
@@ -33,11 +45,15 @@ def keys(
     ] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=0, help="Make keys of node-1 to node-N.")] = 0,
     node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; can be repeated.")] = None,
+    certify: Annotated[
+        list[Path] | None,
+        typer.Option("--certify", help="NAME.pub of a device: make NAME.crt, for secure sums; can be repeated."),
+    ] = None,
 ) -> None:
     """Make certificates and keys: authority, SuperLink, nodes."""
     from bouquet.cli.operate import keys_command
 
-    keys_command(out, host or [], nodes, node or [])
+    keys_command(out, host or [], nodes, node or [], certify or [])
 
 
 @deploy.command()
@@ -51,13 +67,16 @@ def up(
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
     directory: Dir = DEPLOYMENT,
     accept_apps: Apps = None,
+    poll_interval: Poll = None,
+    rest_poll_interval: RestPoll = None,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine."""
     from bouquet.cli.deploy import up_command
     from bouquet.policy import settings_of
 
     policy = settings_of(accept_apps=accept_apps)
-    up_command(directory, nodes, override or [], dataset, data_dir, data_file, policy)
+    polling = polling_settings(poll_interval, rest_poll_interval)
+    up_command(directory, nodes, override or [], dataset, data_dir, data_file, policy, polling)
 
 
 @deploy.command()
@@ -140,11 +159,11 @@ def serve_superlink(
 
 
 @serve.command("executor")
-def serve_executor(superlink: Superlink, keys: Keys = KEYS, health: Health = "") -> None:
+def serve_executor(superlink: Superlink, keys: Keys = KEYS, health: Health = "", poll_interval: Poll = None) -> None:
     """The executor of ServerApps."""
     from bouquet.cli.serve import executor_command
 
-    executor_command(superlink, keys, health)
+    executor_command(superlink, keys, health, Polling.of(polling_settings(poll_interval, None)))
 
 
 @serve.command("node")
@@ -166,6 +185,7 @@ def serve_node(
     accept_decoys: Decoys = None,
     accept_secret_draws: Secret = None,
     accept_updates: Updates = None,
+    accept_nodes: SumNodes = None,
     keep_series: KeepSeries = None,
     accept_apps: Apps = None,
     only_when: OnlyWhen = None,
@@ -182,6 +202,7 @@ def serve_node(
         accept_decoys=accept_decoys,
         accept_secret_draws=accept_secret_draws,
         accept_updates=accept_updates,
+        accept_nodes=accept_nodes,
         keep_series=keep_series,
         accept_apps=accept_apps,
     )

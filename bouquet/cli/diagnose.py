@@ -12,16 +12,17 @@ from bouquet.config import defaults
 from bouquet.errors import ConfigError
 from bouquet.experiments.settings import option_classes, read_config_file
 from bouquet.randomness import user_keys
+from bouquet.reporting.diagnosed import write_picture
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.diagnostics import Diagnosis, diagnose
 from client_app.node.host import host_of
 from strategies.federation.checkpoint import load_checkpoint
 
-FILE = "diagnostics.json"
+FILE, PICTURE = "diagnostics.json", "diagnostics.png"
 
 
 def diagnose_command(path: Path, consenting: str) -> None:
-    """Look at every node of a run, add up, write `diagnostics.json` and print its means.
+    """Look at every node of a run, add up, write `diagnostics.json` with a picture and print its means.
 
     Args:
         consenting: the user whose heat map is told; "" for none.
@@ -51,8 +52,12 @@ def diagnose_command(path: Path, consenting: str) -> None:
             f"There is no heat map: no user '{consenting}' is here, or the run has no two views of items."
         )
     directory.write_json(FILE, told)
+    # A person's heat map does not outlive the next look, whether that can draw or not.
+    (directory.path / PICTURE).unlink(missing_ok=True)
+    drawn = write_picture(directory.path / PICTURE, told)
     _show(told)
-    Console(highlight=False, soft_wrap=True).print(f"Saved in {directory.path / FILE}.")
+    also = f" and {directory.path / PICTURE}" if drawn else ""
+    Console(highlight=False, soft_wrap=True).print(f"Saved in {directory.path / FILE}{also}.")
 
 
 def _show(told: dict[str, Any]) -> None:

@@ -28,6 +28,9 @@ app = typer.Typer(
 data = typer.Typer(help="The data sets: what there is, what is in it, how to get it.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
+probe = typer.Typer(help="What can be read out of updates, and out of a published model.", no_args_is_help=True)
+app.add_typer(probe, name="probe")
+
 app.add_typer(deploy, name="deploy")
 app.add_typer(serve, name="serve")
 app.add_typer(node, name="node")
@@ -54,7 +57,9 @@ def _commands(
 
 @app.command()
 def run(
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with settings, or the name of one of ours.")
+    ] = None,
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
     engine: Annotated[
@@ -112,12 +117,21 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")],
     out: Annotated[Path, typer.Option("--out", help="New folder for the files.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Recommended items of each user.")] = 10,
+    onnx: Annotated[bool, typer.Option("--onnx", help="The scoring model as an ONNX graph, too.")] = False,
 ) -> None:
     """The model that a run reports, for other programs: arrays, item ids, recommendations."""
+    from bouquet.files import write_atomically
     from bouquet.reporting.export import export as write
     from bouquet.reporting.run_directory import RunDirectory
 
+    graph = None
+    if onnx:
+        from bouquet.experiments import onnx_model
+
+        graph = onnx_model.onnx_of(RunDirectory(directory))
     folder = write(RunDirectory(directory), out, k)
+    if graph is not None:
+        write_atomically(folder / onnx_model.NAME, graph)
     print(f"Written: {', '.join(sorted(str(path) for path in folder.iterdir()))}")
 
 
@@ -145,7 +159,9 @@ def explain(key: Annotated[str, typer.Argument(metavar="[KEY]", help="A setting;
 
 @app.command()
 def table(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of a table, as in configs/tables.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="TOML file of a table, or the name of one that comes with bouquet.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the table; one that was stopped goes on.")],
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of all cells: 'key=value'.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
@@ -185,7 +201,9 @@ def evaluate(
 
 @app.command()
 def search(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of a search, as in configs/search.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="TOML file of a search, or the name of one that comes with bouquet.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the search; one that was stopped goes on.")],
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of all trials: 'key=value'.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
@@ -208,16 +226,40 @@ def list_data(data_dir: DataDir = "") -> None:
 
 @data.command()
 def stats(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A known set, or the path of a file of your own.")] = "",
     data_dir: DataDir = "",
     min_interactions: Annotated[
         int, typer.Option("--min-interactions", min=0, help="Drop users with fewer items.")
     ] = 0,
+    override: Annotated[list[str] | None, typer.Option("-c", help="How your file is read: 'key=value'.")] = None,
 ) -> None:
-    """Count a data set, beside what papers print."""
+    """Count a data set, beside what papers print; or a file of your own, and what is wrong with it."""
     from bouquet.cli.data import stats_command
 
-    stats_command(name, data_dir, min_interactions)
+    stats_command(name, data_dir, min_interactions, override or [])
+
+
+@probe.command("updates")
+def probe_updates(
+    config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds that the server reads.")] = 3,
+    users_per_sum: Annotated[
+        str, typer.Option("--users-per-sum", help="Over how many users it sees sums; several with commas.")
+    ] = "1,2,5,20,100",
+) -> None:
+    """How much of the histories a server reads out of updates, and out of sums of them."""
+    from bouquet.cli.probe import updates_command
+
+    updates_command(config, override or [], rounds, users_per_sum)
+
+
+@probe.command("model")
+def probe_model(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")]) -> None:
+    """Whether the reported model tells that one interaction was trained on."""
+    from bouquet.cli.probe import model_command
+
+    model_command(directory)
 
 
 @data.command()

@@ -19,6 +19,7 @@ from bouquet.errors import ConfigError, RunFailed, StateError
 from bouquet.files import private_folder, write_atomically
 from bouquet.history import read_events
 from bouquet.policy import KEYS as POLICY_KEYS
+from bouquet.reporting.words import harmless_line
 from bouquet.sealing import read_seal
 
 # What Flower's programs say, in the folder of the device.
@@ -196,7 +197,8 @@ def _print_best(entries: Sequence[tuple[str, str, float]], k: int, format_: str)
         print(json.dumps([{"item": item, "title": title, "score": score} for item, title, score in entries[:k]]))
         return
     for place, (item, title, _) in enumerate(entries[:k], start=1):
-        print(f"{place:>3}  {title or item}")
+        # Both are the server's words, and people read them in a terminal.
+        print(f"{place:>3}  {harmless_line(title or item)}")
 
 
 def conditions_of(settings: Mapping[str, str]) -> list[str]:
@@ -250,7 +252,7 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
     # Here, so that `bouquet recommend` does without.
     from bouquet.engines.polling import Polling
     from bouquet.engines.ports import free_port
-    from bouquet.engines.release import EXECUTOR_POLL, quiet_environment, supernode_command
+    from bouquet.engines.release import quiet_environment, supernode_command
 
     config = {
         "history": settings["history"],
@@ -261,7 +263,7 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
         "state-key": str((keys / "state.key").absolute()),
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    environment = {**quiet_environment(), **EXECUTOR_POLL, "FLWR_HOME": str(state.absolute() / "flower"), "PATH": path}
+    environment = {**quiet_environment(), "FLWR_HOME": str(state.absolute() / "flower"), "PATH": path}
     command = supernode_command(
         superlink,
         keys.absolute(),

@@ -22,8 +22,13 @@ Secret = Annotated[
     bool | None, typer.Option("--accept-secret-draws/--accept-any-draws", help="Refuse runs without secret-draws.")
 ]
 Updates = Annotated[
-    str | None, typer.Option("--accept-updates", help="sum: refuse runs that want every user's own update; or any.")
+    str | None,
+    typer.Option(
+        "--accept-updates",
+        help="sum: refuse runs that want every user's own update; secure: runs without secure-sums, too; or any.",
+    ),
 ]
+SumNodes = Annotated[int | None, typer.Option("--accept-nodes", help="Least nodes of a secure sum; 3 at least.")]
 Items = Annotated[int | None, typer.Option("--accept-items", help="Most items of a published catalogue.")]
 CatalogueBytes = Annotated[
     int | None, typer.Option("--accept-catalogue-bytes", help="Most bytes of its items' names and titles.")
@@ -78,6 +83,7 @@ def run_node(
     accept_decoys: Decoys = None,
     accept_secret_draws: Secret = None,
     accept_updates: Updates = None,
+    accept_nodes: SumNodes = None,
     accept_items: Items = None,
     accept_catalogue_bytes: CatalogueBytes = None,
     keep_series: KeepSeries = None,
@@ -98,6 +104,7 @@ def run_node(
         accept_decoys=accept_decoys,
         accept_secret_draws=accept_secret_draws,
         accept_updates=accept_updates,
+        accept_nodes=accept_nodes,
         accept_items=accept_items,
         accept_catalogue_bytes=accept_catalogue_bytes,
         keep_series=keep_series,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bouquet.cli.public_keys import named
 from bouquet.config import Scalar
-from bouquet.deployment.keys import make_keys
+from bouquet.deployment.keys import certify, make_keys
 from bouquet.deployment.local import SUPERLINK, LocalDeployment
 from bouquet.deployment.status import collect, lines, prometheus, serve
 from bouquet.deployment.tunnel import Tunnel
@@ -73,10 +73,14 @@ def private_folder() -> Path:
     return folder
 
 
-def keys_command(folder: Path, hosts: Sequence[str], nodes: int, names: Sequence[str]) -> None:
-    """Make certificates and keys."""
+def keys_command(
+    folder: Path, hosts: Sequence[str], nodes: int, names: Sequence[str], public: Sequence[Path] = ()
+) -> None:
+    """Make certificates and keys, and certificates for the keys that nodes have made themselves."""
     made = make_keys(folder, hosts, [*names, *(f"node-{number}" for number in range(1, nodes + 1))])
     print(f"{folder}: " + (", ".join(made) if made else "everything was there already") + ".")
+    for key in public:
+        print(f"{certify(folder, key)} belongs into the node's folder of keys, as node.crt.")
 
 
 def status_command(target: Target, format_: str, listen: str) -> None:

@@ -19,6 +19,8 @@ RESUMABLE |= {
     "min-nodes",
     "registered-nodes",
     "users-per-node",
+    "reply-poll-interval",
+    "model-digest",
     "tracker",
 }
 PATHS = ("data-dir", "data-file", "catalogue-file", "state-dir", "out", "resume")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from bouquet.catalogue import Catalogue
@@ -104,6 +105,10 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
         refuse_held(directory, config)
         directory.create(kept, {"engine": engine, "nodes": nodes})
         items = Catalogue(tuple(interactions.item_ids.tolist()), interactions.titles)
+        if interactions.reading:
+            directory.write_json(
+                "data.json", {**asdict(interactions.reading), "duplicates": interactions.duplicates}, private=True
+            )
         directory.reported.write_ids(interactions.user_ids.tolist(), items)
         if config.resume:
             take_back(directory)

@@ -12,8 +12,8 @@ from rich.table import Table
 from bouquet.config import RunConfig
 from bouquet.experiments.baselines import TRAINED
 from bouquet.reporting.run_directory import RunDirectory
-from bouquet.reporting.words import short, size
-from data_partition import Interactions, caution_of
+from bouquet.reporting.words import short, size, spent
+from data_partition import Interactions, caution_of, remarks
 
 ENGINE_NAMES = {"flower": "Flower simulation", "local": "one process"}
 BAR = 24
@@ -29,6 +29,9 @@ REMARKS = {
     "ease": "not federated: all data in one place",
     "mf-bce": "not federated: all data in one place",
     "mf-bpr": "not federated: all data in one place",
+    "ials": "not federated: all data in one place",
+    "neumf": "not federated: all data in one place",
+    "lightgcn": "not federated: all data in one place",
     "gru4rec": "not federated: all histories in one place",
     "sasrec": "not federated: all histories in one place",
     "gru4rec-softmax": "not federated: all histories in one place",
@@ -42,12 +45,24 @@ LABELS = {
     "ease": "EASE, all data pooled",
     "mf-bce": "MF (BCE), all data pooled",
     "mf-bpr": "MF (BPR), all data pooled",
+    "ials": "iALS, all data pooled",
+    "neumf": "NeuMF, all data pooled",
+    "lightgcn": "LightGCN, all data pooled",
     "gru4rec": "GRU4Rec, all data pooled",
     "sasrec": "SASRec, all data pooled",
     "gru4rec-softmax": "GRU4Rec (softmax), all data pooled",
     "sasrec-softmax": "SASRec (softmax), all data pooled",
 }
 READ_AT_TEST = {"known": "after all that is known by then", "training": "after the training items alone"}
+
+
+def remark(interactions: Interactions) -> None:
+    """Say what had to be found out about a file of one's own, and what of it is left out.
+
+    On stderr, so that it is also told to who calls the program and leaves its table aside.
+    """
+    for sentence in remarks(interactions):
+        print(sentence, file=sys.stderr)
 
 
 class Screen:
@@ -70,6 +85,7 @@ class Screen:
             f"{nodes} {plural} · {ENGINE_NAMES[engine]}",
             soft_wrap=True,
         )
+        remark(interactions)
         cores = os.cpu_count() or 1
         if engine == "flower" and nodes > MANY_PER_CORE * cores:
             self.console.print(
@@ -112,7 +128,7 @@ class Screen:
         table.add_column("", no_wrap=True)
         for name in ("HR@10", "NDCG@10", "HR@10 of 100"):
             table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
+        table.add_column("")  # the only one that may be long
         leaky = "LEAKY" if summary["leaky"] else ""
         ours, remark = ("these scores", leaky) if foreign else ("this run", REMARKS["run"])
         table.add_row(f"{ours} ({summary['strategy']})", *_figures(summary), remark, style="bold")
@@ -127,6 +143,8 @@ class Screen:
             self.console.print(f"\nLEAKY. {sentence}", markup=False, soft_wrap=True)
         if remarks := summary.get("remarks"):
             self.console.print("\n" + "\n".join(remarks), markup=False, soft_wrap=True)
+        if privacy := summary.get("privacy"):
+            self.console.print(f"\n{_spent(privacy)}", markup=False, soft_wrap=True)
         self.caution(summary["dataset"])
         self.console.print(
             "\nHR@10: share of users whose hidden item is among the ten that they are shown. NDCG@10: the same, and "
@@ -146,6 +164,7 @@ class Screen:
         number, done = line["round"], round(BAR * line["round"] / self.rounds)
         width = len(str(self.rounds))
         quality = f"  validation NDCG@10 {short(line['validation']['full']['NDCG@10'])}" if "validation" in line else ""
+        quality += f"  {spent(line['privacy'])}" if "privacy" in line else ""
         travelled = line["bytes"]
         failed = f"  {len(line['failures'])} nodes failed" if line["failures"] else ""
         return (
@@ -153,6 +172,15 @@ class Screen:
             f"users {line['users']}/{line['asked']}  {line['seconds']['total']:.1f} s  "
             f"↓ {size(travelled['down_per_user'])} ↑ {size(travelled['up_per_user'])} per user{failed}"
         )
+
+
+def _spent(privacy: dict[str, Any]) -> str:
+    """What a private run has cost, and what that is about."""
+    return (
+        f"Privacy: ε = {privacy['epsilon']:.4g} at δ = {privacy['delta']:.3g} to {privacy['neighbours']}, for all "
+        f"that the server published, in {privacy['spent_rounds']} noisy sums. Noise: {privacy['noise_from']}. Metrics: "
+        f"{privacy['metrics']}."
+    )
 
 
 def _ranked(summary: dict[str, Any]) -> str:
@@ -163,7 +191,8 @@ def _ranked(summary: dict[str, Any]) -> str:
     else:
         words[0] += f", {READ_AT_TEST[summary.get('test_history', 'known')]}"
         negatives = "honest" if summary["train_negatives"] == "honest" else "LEAKY (as published)"
-        words += [f"{negatives} training negatives", f"best round {summary['best_round']} chosen on validation"]
+        chosen = "the last one" if summary.get("privacy") else "chosen on validation"
+        words += [f"{negatives} training negatives", f"best round {summary['best_round']} {chosen}"]
     return "; ".join(words)
 
 

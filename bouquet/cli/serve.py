@@ -40,16 +40,19 @@ def superlink_command(keys: Path, database: Path, host: str, port: int, fleet: s
         _run(command, {})
 
 
-def executor_command(superlink: str, keys: Path, health: str) -> None:
+def executor_command(superlink: str, keys: Path, health: str, polling: Polling | None = None) -> None:
     """Run the executor of ServerApps, and the tunnel to its SuperLink.
 
+    Args:
+        polling: how often it asks for the ServerApp of a run; None: as usual.
     Raises:
         SystemExit: it ended; with its status.
         KeyboardInterrupt: this process was asked to end.
     """
     _require(keys, "executor.secret")
     with Tunnel(superlink, keys, "executor") as tunnel:
-        _run(release.executor_command(superlink, keys, health), tunnel.environment)
+        beside = {**tunnel.environment, **release.executor_environment(polling)}
+        _run(release.executor_command(superlink, keys, health), beside)
 
 
 def node_command(
@@ -148,7 +151,7 @@ def _become(command: Sequence[str]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {**release.quiet_environment(), **release.EXECUTOR_POLL}
+    return release.quiet_environment()
 
 
 class _Rests(Listener):

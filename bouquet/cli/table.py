@@ -8,16 +8,14 @@ A table that was stopped goes on where it was: finished cells are kept, a cell w
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
 from rich.console import Console
 
-from bouquet.cli.beforehand import refuse_folder, refuse_nodes
+from bouquet.cli.beforehand import refuse_folder, refuse_runs
 from bouquet.cli.run import engine_of, execute
 from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig, Scalar, defaults, lookup, parsed
@@ -25,12 +23,12 @@ from bouquet.errors import BouquetError, ConfigError, RunFailed
 from bouquet.experiments.baselines import evaluate_centralized
 from bouquet.experiments.ground import ground_of, summary_of
 from bouquet.experiments.settings import option_classes, read_config_file
+from bouquet.experiments.table_figure import CSV, PNG
 from bouquet.experiments.table_file import CIRCUMSTANCES, Cell, cells_of, read_table_file
 from bouquet.experiments.table_report import command_line, write_table
+from bouquet.files import locked
+from bouquet.ready_made import TABLES, ready_made
 from bouquet.reporting.run_directory import RunDirectory
-from bouquet.reporting.trackers import refuse_missing
-from client_app.node.histories import interactions_of
-from client_app.node.needs import refuse_missing_device
 from models.centralized import POOLED
 
 
@@ -62,16 +60,19 @@ def table_command(
         KeyboardInterrupt: it was stopped.
     """
     engine = engine_of(engine)
-    table = read_table_file(file)
-    cells = cells_of(table, file.parent, out, overrides)
+    place = ready_made(file, TABLES)
+    table = read_table_file(place)
+    cells = cells_of(table, place.parent, out, overrides)
     for name in only:
         lookup({row.name: row for row in table.rows}, "row", name)
     chosen = [cell for cell in cells if not only or cell.row.name in only]
     console = Console(highlight=False, soft_wrap=True, markup=False)
     refuse_folder(out)
-    with _alone_in(out):
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out / ".lock", ConfigError(f"Another bouquet table is at work in {out}.")):
         states = {cell.path: state_of(cell) for cell in cells}
-        _check_nodes([cell for cell in chosen if states[cell.path] is State.START], nodes)
+        starting = [cell for cell in chosen if states[cell.path] is State.START and not cell.row.centralized]
+        refuse_runs({f"Cell {cell.title}": parsed(cell.settings).run for cell in starting}, nodes)
         for number, cell in enumerate(chosen, start=1):
             state = states[cell.path]
             console.print(f"[{number}/{len(chosen)}] {cell.title}{': done' if state is State.DONE else ''}")
@@ -79,23 +80,9 @@ def table_command(
                 _run(cell, state, nodes, engine)
             _free(cell)
         written = write_table(table, cells, out, command_line(file, out, overrides))
-    console.print(f"\n{written}\nWritten: {out / 'table.md'}, {out / 'table.csv'} and {out / 'table.tex'}")
-
-
-def _check_nodes(cells: Sequence[Cell], nodes: int) -> None:
-    """Raises: ConfigError: a federated cell could not start, which is better known before the others have run."""
-    federated = [cell for cell in cells if not cell.row.centralized]
-    if not federated:
-        return
-    interactions = interactions_of(parsed(federated[0].settings).run)  # all rows are on the same data
-    for cell in federated:
-        config = parsed(cell.settings).run
-        try:
-            refuse_nodes(interactions, config, nodes)
-            refuse_missing_device(config)
-            refuse_missing(config.tracker)
-        except ConfigError as error:
-            raise ConfigError(f"Cell {cell.title}: {error}") from None
+    files = ["table.md", "table.csv", *([CSV, PNG] if table.figure is not None else []), "table.tex"]
+    shown = [str(out / name) for name in files if (out / name).exists()]
+    console.print(f"\n{written}\nWritten: {', '.join(shown[:-1])} and {shown[-1]}")
 
 
 def state_of(cell: Cell) -> State:
@@ -171,19 +158,3 @@ def _free(cell: Cell) -> None:
     for folder in (directory.checkpoints, directory.nodes, directory.reported.path):
         shutil.rmtree(folder, ignore_errors=True)
     directory.remove_locks()
-
-
-@contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
-    """Keep a second table out of this folder: each would take the other's running cell for a stopped one.
-
-    Raises:
-        ConfigError: another one is at work.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"Another bouquet table is at work in {out}.") from None
-        yield

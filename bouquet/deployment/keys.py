@@ -6,11 +6,12 @@ ca/          ca.key: signs; stays with the operator
 server/      ca.crt, server.crt, server.key, executor.secret
 executor/    ca.crt, executor.secret, executor.crt, executor.key: runs the ServerApp
 operator/    ca.crt, operator.crt, operator.key, <node>.pub: what is registered with the SuperLink
-nodes/<n>/   ca.crt, node.key, node.pub, state.key, local-ca.crt, local.crt, local.key
+nodes/<n>/   ca.crt, node.key, node.pub, node.crt, state.key, local-ca.crt, local.crt, local.key
 
 `operator.*` and `executor.*` open the gate before the SuperLink's control port (`bouquet.deployment.tunnel`); no node
-has anything that does. `node.key` says to the SuperLink who the node is; `local.*` protects the loopback between a
-SuperNode and its ClientApp; `state.key` encrypts the private state on the node's disk and is known to nobody else.
+has anything that does. `node.key` says to the SuperLink who the node is, and `node.crt` to other nodes, in secure sums;
+`local.*` protects the loopback between a SuperNode and its ClientApp; `state.key` encrypts the private state on the
+node's disk and is known to nobody else.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from bouquet.deployment.tunnel import ROLES, subject_of
 from bouquet.errors import ConfigError, StateError
 from bouquet.files import private_folder, write_atomically
+from bouquet.masking.names import CERTIFICATE, USE
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
@@ -74,9 +76,52 @@ def make_keys(folder: Path, hosts: Iterable[str], nodes: Sequence[str]) -> list[
     for name in nodes:
         if make_node_keys(folder / "nodes" / name):
             made.append(f"keys of {name}")
-        _public(folder / "nodes" / name / "ca.crt", authority.read_bytes())
+        own = folder / "nodes" / name
+        _public(own / "ca.crt", authority.read_bytes())
+        if not (own / CERTIFICATE).exists():
+            _public(own / CERTIFICATE, _node_certificate(own / "node.pub", key, certificate))
         _public(folder / "operator" / f"{name}.pub", (folder / "nodes" / name / "node.pub").read_bytes())
     return made
+
+
+def certify(folder: Path, public: Path) -> Path:
+    """Certify the registered key of a node that has made its own, so that it can take part in secure sums.
+
+    Args:
+        folder: of all roles, with the authority's key.
+        public: NODE.pub, as it is registered.
+    Returns:
+        the certificate, NODE.crt beside it, which belongs into the node's folder of keys as `node.crt`.
+    Raises:
+        StateError: a file cannot be read.
+    """
+    key, authority = _read_key(folder / "ca" / "ca.key"), _read_certificate(folder / "server" / "ca.crt")
+    path = public.with_suffix(".crt")
+    _public(path, _node_certificate(public, key, authority))
+    return path
+
+
+def _node_certificate(public: Path, authority_key: _Key, authority: x509.Certificate) -> bytes:
+    """PEM; for one use, which opens no gate."""
+    try:
+        registered = serialization.load_ssh_public_key(public.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StateError(f"{public} is no public key of a node ({error}).") from None
+    assert isinstance(registered, ec.EllipticCurvePublicKey)
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bouquet registered node")]))
+        .issuer_name(authority.subject)
+        .public_key(registered)
+        .serial_number(x509.random_serial_number())
+        # Clocks of small devices are late or early.
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(x509.ExtendedKeyUsage([x509.ObjectIdentifier(USE)]), True)
+    )
+    return builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def make_node_keys(folder: Path) -> bool:

@@ -19,10 +19,11 @@ from bouquet.config import Scalar
 from bouquet.deployment.keys import HOSTS, make_keys
 from bouquet.engines.control import POLL_SECONDS, Control
 from bouquet.engines.flower import last_words
+from bouquet.engines.polling import Polling
 from bouquet.engines.ports import free_port, is_healthy
 from bouquet.engines.processes import end_all, marked_processes
 from bouquet.engines.release import (
-    EXECUTOR_POLL,
+    executor_environment,
     has_fleet_port,
     secure_connection,
     superlink_command,
@@ -54,12 +55,14 @@ class Plan:
         control, fleet: addresses of the SuperLink for operators and for nodes.
         settings: of the data, for every run.
         nodes: by name.
+        polling: how often nodes ask for messages, as settings of `bouquet.engines.polling`.
     """
 
     control: str
     fleet: str
     settings: dict[str, Scalar] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
+    polling: dict[str, str] = field(default_factory=dict)
 
 
 class LocalDeployment:
@@ -101,17 +104,24 @@ class LocalDeployment:
         """The SuperLink as its operator sees it."""
         return Control(self.folder / "operator", secure_connection(self.plan.control, self.keys / "operator/ca.crt"))
 
-    def up(self, configs: Mapping[str, Mapping[str, Scalar]], settings: Mapping[str, Scalar]) -> None:
+    def up(
+        self,
+        configs: Mapping[str, Mapping[str, Scalar]],
+        settings: Mapping[str, Scalar],
+        polling: Mapping[str, str] | None = None,
+    ) -> None:
         """Start what is not running, and wait until every node is online.
 
         Args:
             configs: by name of the node, what its ClientApp is told; `state-dir` is added.
             settings: of the data, remembered for runs.
+            polling: how often nodes ask for messages, and the SuperLink's executor for a run; remembered.
         Raises:
             RunFailed: a process did not start, or a node did not come.
         """
         plan = self.plan if self.exists() else _new_plan()
         plan.settings = dict(settings)
+        plan.polling |= polling or {}
         for name, config in configs.items():
             node = plan.nodes.setdefault(name, Node(free_port()))
             node.config = {**config, "state-dir": str(self.folder / "nodes" / name / "state")}
@@ -148,7 +158,9 @@ class LocalDeployment:
         node = plan.nodes[name]
         home.mkdir(parents=True, exist_ok=True)
         config = {**node.config, "state-key": str(self.keys / "nodes" / name / "state.key")}
-        command = supernode_command(plan.fleet, self.keys / "nodes" / name, config, node.port)
+        command = supernode_command(
+            plan.fleet, self.keys / "nodes" / name, config, node.port, polling=Polling.of(plan.polling)
+        )
         self._start(name, home, [*own_program("bouquet.deployment.supervise"), *command])
 
     def await_online(self, names: Sequence[str]) -> None:
@@ -194,7 +206,8 @@ class LocalDeployment:
     def _start(self, name: str, home: Path, command: Sequence[str]) -> None:
         if self.processes(name):
             return
-        environment: dict[str, Any] = {**self.control.environment, **EXECUTOR_POLL, "FLWR_HOME": str(home / "flower")}
+        environment: dict[str, Any] = {**self.control.environment, "FLWR_HOME": str(home / "flower")}
+        environment |= executor_environment(Polling.of(self.plan.polling))
         environment |= {MARK: str(self.folder), PROCESS_MARK: f"{self.folder}#{name}", "BOUQUET_LOG": "json"}
         with self.log(name).open("ab") as log:
             subprocess.Popen(

@@ -26,7 +26,8 @@ def write_app_folder(folder: Path, settings: Mapping[str, Scalar]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
-        ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+        # Ready-made configurations are no part of an app, and an image has none.
+        ignore = shutil.ignore_patterns("__pycache__", "*.pyc", "configs")
         shutil.copytree(ROOT / package, folder / package, ignore=ignore, dirs_exist_ok=True)
     document = {
         "project": {"name": "bouquet", "version": __version__, "dependencies": []},

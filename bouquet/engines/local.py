@@ -15,7 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from bouquet.config import Scalar
-from bouquet.engines.release import CLIENT_RAISED, use_task_identity
+from bouquet.engines.inside import use_task_identity
+from bouquet.engines.release import CLIENT_RAISED
 
 
 class LocalGrid(Grid):

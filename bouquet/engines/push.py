@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from bouquet.engines.pull import is_remote
+from bouquet.engines.inside import is_remote
 from bouquet.folding import folded
 
 

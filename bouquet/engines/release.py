@@ -1,17 +1,21 @@
-"""All that depends on the release of Flower: names, flags, ports, environment variables."""
+"""All of Flower's commands that depends on its release: names, flags, ports, environment variables, what they print.
+
+What is inside Flower is in `bouquet.engines.inside`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bouquet.engines.inside import is_in_memory
 from bouquet.engines.polling import Polling
 from bouquet.errors import ConfigError
+from bouquet.masking.names import CERTIFICATE
 from bouquet.own_packages import command as own_program
 from bouquet.policy import Policy
 
@@ -29,20 +33,9 @@ QUIET_ENVIRONMENT = {
 }
 
 
-def use_task_identity() -> None:
-    """Give this process the identity that Flower's messages ask for, when no Flower runtime did."""
-    # Here, so that what only writes command lines does without Flower's imports.
-    from flwr.supercore.task_identity import TaskIdentity
-
-    if TaskIdentity._run_id is None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-
-
 def is_simulated(grid: object) -> bool:
     """Whether the nodes behind a grid live in this run alone: they get other ids in the next, and fall silent never."""
-    # Looked up, not imported: where it was not imported, no grid is one.
-    module = sys.modules.get("flwr.superlink.grid.inmemory_grid")
-    return bool(getattr(grid, "simulated", False) or (module and isinstance(grid, module.InMemoryGrid)))
+    return bool(getattr(grid, "simulated", False)) or is_in_memory(grid)
 
 
 def quiet_environment() -> dict[str, str]:
@@ -60,8 +53,12 @@ EXIT = "Exit Code:"
 
 # -- the command lines of Flower's programs ----------------------------------------------------------------------------
 
-# How often a SuperExec asks for work: every message starts a process, and the default is a whole second.
-EXECUTOR_POLL = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+EXECUTOR_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+
+
+def executor_environment(polling: Polling | None = None) -> dict[str, str]:
+    """How often a SuperExec asks for the ServerApp of a run; Flower's own is a whole second."""
+    return {EXECUTOR_POLL: repr((polling or Polling()).busy)}
 
 
 def has_fleet_port() -> bool:
@@ -137,6 +134,8 @@ def supernode_command(
     # One word each: a command may begin with a hyphen.
     command += [f"--only-when={condition}" for condition in only_when]
     command += polling.words() if polling else []
+    if (keys / CERTIFICATE).exists():  # by which it is known to other nodes
+        node_config = {**node_config, "identity": str(keys.absolute())}
     command += ["--node-config", node_config_text(node_config)]
     return command + (["--health-server-address", health] if health else [])
 

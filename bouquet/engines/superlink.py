@@ -3,35 +3,23 @@
 Before nearly every call Flower 1.39 looks for task tokens that have expired, which are two statements that write.
 SQLite lets one write at a time, so they bound how many nodes a SuperLink can serve. Tokens live for minutes: here it
 looks once a second. And a call waits longer for its turn to write before it fails with "database is locked".
-
-A test says when a release of Flower has changed what this touches; where it is not there, nothing is touched.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from bouquet.engines.inside import be_superlink
 
 LOOK_SECONDS, TURN_SECONDS = 1.0, 60.0
 
 
 def main() -> None:
     """Be a SuperLink."""
-    from flwr.supercore import sql_mixin
-    from flwr.supercore.corestate.sql_corestate import SqlCoreState
-    from flwr.superlink.cli import flower_superlink
-
-    if look := getattr(SqlCoreState, "_cleanup_expired_task_tokens", None):
-        setattr(SqlCoreState, look.__name__, at_most_every(LOOK_SECONDS, look))
-    if pragmas := getattr(sql_mixin, "SQLITE_PRAGMAS", ()):
-        vars(sql_mixin)["SQLITE_PRAGMAS"] = tuple(
-            (name, str(round(1000 * TURN_SECONDS)) if name == "busy_timeout" else value) for name, value in pragmas
-        )
-    sys.argv[0] = "flower-superlink"
-    flower_superlink()
+    be_superlink(functools.partial(at_most_every, LOOK_SECONDS), TURN_SECONDS)
 
 
 def at_most_every(seconds: float, method: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -4,6 +4,7 @@ config.toml      everything needed to repeat the run, versions included; its las
 metrics.jsonl    one line per round
 events.jsonl     one line for everything that happened: rounds, nodes that came or left, refused replies
 summary.json     status running | completed | failed | stopped; figures only when completed
+data.json        of a file of one's own, how it was read and what is left out; for its owner only
 users.safetensors  per-user metrics of the reported round, for paired tests
 reported/        the model of the reported round, and what it would recommend
 checkpoints/     what the server needs to resume
@@ -254,10 +255,11 @@ class RunDirectory:
             raise DataError(f"{self.summary} is damaged: it has no status.")
         return summary
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+    def write_json(self, name: str, content: Mapping[str, Any], *, private: bool = False) -> None:
         """Write another document of the run, for example `comparison.json`."""
         document = _finite(content)
-        write_atomically(self.path / name, json.dumps({**document, "digest": _digest(document)}, indent=2) + "\n")
+        text = json.dumps({**document, "digest": _digest(document)}, indent=2) + "\n"
+        write_atomically(self.path / name, text, private=private)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What `write_json` wrote; empty if it never did.

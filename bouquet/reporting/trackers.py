@@ -85,6 +85,10 @@ class Tracker(ABC):
     def close(self, best_round: int, values: Values) -> None:
         """Write the figures of the reported round, and end."""
 
+    @abstractmethod
+    def abandon(self, stopped: bool) -> None:
+        """End without figures: the run was stopped, and may be resumed, or else failed."""
+
     def _times(self) -> dict[int, float]:
         """When rounds ended, by the events of the run."""
         return {
@@ -115,6 +119,10 @@ class TensorBoard(Tracker):
         self._scalars(values, best_round, time.time())
         self._writer.close()
 
+    def abandon(self, stopped: bool) -> None:
+        # Event files know no status.
+        self._writer.close()
+
     def _scalars(self, values: Values, step: int, at: float) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -141,6 +149,7 @@ class MLflow(Tracker):
         known = self.folder / "run-id"
         if known.exists():
             self._run = known.read_text().strip()
+            self._client.update_run(self._run, status="RUNNING")
             return max((point.step for point in self._client.get_metric_history(self._run, "round")), default=0)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "bouquet"
         found = self._client.get_experiment_by_name(name)
@@ -158,6 +167,9 @@ class MLflow(Tracker):
     def close(self, best_round: int, values: Values) -> None:
         self._log(values, best_round, time.time())
         self._client.set_terminated(self._run)
+
+    def abandon(self, stopped: bool) -> None:
+        self._client.set_terminated(self._run, "KILLED" if stopped else "FAILED")
 
     def _log(self, values: Values, step: int, at: float) -> None:
         from mlflow.entities import Metric
@@ -199,6 +211,10 @@ class WandB(Tracker):
     def close(self, best_round: int, values: Values) -> None:
         self._run.summary.update({**values, "best_round": best_round})
         self._run.finish()
+
+    def abandon(self, stopped: bool) -> None:
+        # As a shell says it of a program: 130 of one that was interrupted.
+        self._run.finish(exit_code=130 if stopped else 1)
 
 
 def values_of(line: Mapping[str, Any]) -> dict[str, float]:

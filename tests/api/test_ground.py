@@ -51,6 +51,23 @@ def test_scores_of_a_notebook_get_the_figures_of_a_run_and_its_tests(split, tmp_
     assert compared["difference"].iloc[1] == pytest.approx(compared["value"].iloc[1] - compared["value"].iloc[0])
 
 
+def test_a_messy_table_gives_the_split_of_a_clean_one(split, tmp_path, capsys):
+    """Times of two forms, a person that is not there, titles; what is left out is told."""
+    table = people()
+    dates = pd.to_datetime(table["when"], unit="s").astype(str)
+    table["when"] = table["when"].astype(object).where(table.index % 2 == 0, dates)
+    table["title"] = "The " + table["film"]
+    messy = pd.concat([table, pd.DataFrame({"person": [None, "person-1"], "film": "film 1", "when": [1, "soon"]})])
+    with pytest.raises(bouquet.DataError, match=r"row 561: user is missing\. 2 of 562 rows are broken"):
+        bouquet.split(messy, out=tmp_path / "refused", **COLUMNS)
+    capsys.readouterr()
+    found = bouquet.split(messy, out=tmp_path / "split", skip_broken_rows=True, **COLUMNS)
+    assert "2 of 562 rows cannot be read and are left out: row 561: user is missing; row 562" in capsys.readouterr().err
+    pd.testing.assert_frame_equal(found.train, split.train)
+    pd.testing.assert_frame_equal(found.test, split.test)
+    assert (found.items["title"] == "The " + found.items["item"]).all()
+
+
 def test_a_blind_split_has_nothing_of_what_is_hidden(tmp_path):
     blind = bouquet.split(people(), out=tmp_path / "split", blind=True, **COLUMNS)
     assert len(blind.train) == 40 * 12

@@ -126,7 +126,10 @@ def test_a_wrong_table_is_refused_before_anything_is_written(tmp_path):
     table = people()
     out = tmp_path / "run"
     for arguments, sentence in [
-        ({"dataset": table}, "The DataFrame has no column 'user', only person, film, when; name it with user_column."),
+        (
+            {"dataset": table},
+            "The DataFrame has no column 'user', only person, film, when. Name yours with user_column.",
+        ),
         ({"dataset": [1, 2]}, "dataset is a list, and can be the name of a data set, a path or a DataFrame of pandas."),
         ({"dataset": table, "data_file": "x.csv"}, "The dataset is a DataFrame, so leave data_file out."),
         ({"seed": [1]}, "seed must be a text, a number, True or False, not list."),

@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as arrays
 
 from bouquet.arrays import ArraySpec
 from bouquet.catalogue import Catalogue
+from bouquet.engines.inside import use_task_identity
 from bouquet.engines.push import push
-from bouquet.engines.release import use_task_identity
 from bouquet.errors import WireError
 from bouquet.folding import MOST_INLINE_BYTES, SAME_FOR_ALL, folded, is_folded, unfolded
 from bouquet.records import pack

@@ -57,6 +57,30 @@ def test_stats_agree_with_papers(bouquet, real_data):
     assert "92,780 interactions, users below 10 left out. Agrees." in ended.out
 
 
+def test_stats_of_a_messy_file_of_ones_own(bouquet, tmp_path):
+    """Five rows, of which one has no time and one was cut; bob has the pear twice."""
+    file = tmp_path / "orders.csv"
+    file.write_bytes("who;what;when\nanna;pear;1\nbob;pear;2\nbob;pear;9\nanna;crème;\nanna;ap".encode("latin-1"))
+    columns = 'user-column="who" item-column="what" time-column="when"'
+    ended = bouquet("data", "stats", file, "-c", columns)
+    assert ended.status == 1
+    assert ended.err == (
+        "orders.csv, line 5: time is missing. 2 of 5 rows are broken; skip-broken-rows = true leaves such rows out.\n"
+    )
+    ended = bouquet("data", "stats", file, "-c", f"{columns} skip-broken-rows=true")
+    assert ended.status == 0
+    assert ended.err.splitlines() == [
+        "orders.csv was read as cp1252, separated by semicolons.",
+        "2 of 5 rows cannot be read and are left out: line 5: time is missing; line 6: expected who, what, when "
+        "separated by semicolons, got 'anna;ap'.",
+        "1 row repeats an earlier pair of user and item; the oldest row of a pair counts.",
+    ]
+    figures = {" ".join(line.split()[:-1]): line.split()[-1] for line in ended.out.splitlines() if line}
+    assert (figures["users"], figures["items"], figures["interactions"]) == ("2", "1", "2")
+    assert (figures["rows in the files"], figures["rows that cannot be read, left out"]) == ("5", "2")
+    assert bouquet("data", "stats", "filmtrust", "-c", columns).err.startswith("-c says how a file of your own is read")
+
+
 def test_fetch_says_where_the_files_are(program, filmtrust):
     ended = program("data", "fetch", "filmtrust", "--data-dir", filmtrust)
     assert ended.status == 0

@@ -97,7 +97,7 @@ def test_stopping_a_row_stops_the_command(monkeypatch, tmp_path):
          "'device' must be 'cpu', 'cuda', or 'cuda:N' with the number of a GPU, not 'banana'."),
         ([], {"device": "cuda:99"}, "device is 'cuda:99', and where training would happen there is "),
         ([], {"user-column": "person", "dataset": "synthetic", "data-file": "", "time-column": ""},
-         "user-column, item-column and time-column are read with dataset = 'file'"),
+         "user-column is read with dataset = 'file'"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_said_before_training(bouquet, data, tmp_path, arguments, changes, sentence):

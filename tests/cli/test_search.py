@@ -18,6 +18,7 @@ from bouquet.experiments.chosen import read_chosen
 from bouquet.experiments.search_file import Parameter, read_search_file, rows_of
 from bouquet.experiments.search_report import at_edge
 from bouquet.experiments.search_study import RowStudy, Trial, open_storage
+from bouquet.experiments.settings import resolve
 from bouquet.experiments.table_file import cells_of, read_table_file
 from bouquet.extras import is_there
 from bouquet.reporting.run_directory import RunDirectory
@@ -115,6 +116,34 @@ def test_every_row_has_the_same_number_of_trials_and_the_best_is_chosen(searched
     assert "Every row has 4 trials" in (searched / "search.md").read_text()
 
 
+def test_the_first_trial_has_the_settings_without_a_search(searched):
+    """The embedding size is 16 there, which is none of the searched: that one is drawn."""
+    first = {line["row"]: line for line in trials_of(searched) if line["trial"] == "1"}
+    assert [first[name]["learning-rate"] for name in ("plain", "even")] == ["0.1", "0.1"]
+    assert first["even"]["server-learning-rate"] == "0.03"
+    assert first["even"]["embedding-size"] in ("2", "4", "8")
+    assert all(line["state"] == "complete" for line in first.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "value", "has"),
+    [
+        ("log-uniform", (0.1, 1.0), 0.1, True),
+        ("log-uniform", (0.1, 1.0), 1, True),
+        ("log-uniform", (0.1, 1.0), 0.0, False),
+        ("uniform", (0.0, 1.0), 1.01, False),
+        ("uniform", (0.0, 1.0), True, False),
+        ("integer", (1, 5), 5, True),
+        ("integer", (1, 5), 2.0, False),
+        ("choices", (1, 2), 2, True),
+        ("choices", (1, 2), True, False),
+        ("choices", ("a", "b"), "c", False),
+    ],
+)
+def test_values_that_are_among_the_searched(kind, values, value, has):
+    assert Parameter(kind, values).has(value) == has
+
+
 def run_again(folder: Path, line: dict[str, str], file: Path) -> list[float]:
     """Validation NDCG@10 by round of a run with the settings of a trial, without any pruning."""
     from bouquet.cli.run import execute
@@ -132,6 +161,15 @@ def run_again(folder: Path, line: dict[str, str], file: Path) -> list[float]:
 
     directory = execute({**settings, "out": str(folder / "again")}, 3, "local", Silent())
     return [round_["validation"]["full"]["NDCG@10"] for round_ in directory.rounds()]
+
+
+def test_what_was_chosen_is_a_configuration_of_a_run(searched):
+    chosen = read_chosen(searched)
+    for name in ("plain", "even"):
+        settings = resolve(searched / "chosen" / f"{name}.toml", [])
+        assert {key: settings[key] for key in chosen[name].settings} == chosen[name].settings
+        assert (settings["num-server-rounds"], settings["max-users"], settings["seed"]) == (3, 120, 0)
+    assert settings["strategy"] == "fcf"
 
 
 def test_a_trial_is_a_real_run(searched, tmp_path):
@@ -152,7 +190,7 @@ def test_pruning_prunes(searched, tmp_path):
 def test_no_test_figure_is_kept(searched):
     """Runs have them; of a run of a trial nothing stays, and the files of a search know validation alone."""
     assert {path.name for path in searched.iterdir()} == {
-        ".lock", "chosen.toml", "search.db", "search.md", "trials.csv"
+        ".lock", "chosen", "chosen.toml", "search.db", "search.md", "trials.csv"
     }  # fmt: skip
     assert b"sampled-99" not in (searched / "search.db").read_bytes()
     assert not any("test" in name for name in trials_of(searched)[0])

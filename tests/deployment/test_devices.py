@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bouquet.catalogue import Catalogue
 from bouquet.cli.node import recommend_command
 from bouquet.cli.node_record import NodeRecord, read_record
 from bouquet.cli.node_screen import NodeScreen
@@ -348,6 +349,17 @@ def test_a_damaged_catalogue_is_named(tmp_path):
     path.write_text(path.read_text().replace('"i3"', '"i99"'))
     with pytest.raises(StateError, match=r"catalogue\.json is damaged"):
         Device(devices[0]).catalogue()
+
+
+def test_what_a_server_calls_an_item_gives_no_orders_to_a_terminal(tmp_path, capsys):
+    """ESC [ 2 J would empty the person's screen, and a line break would write a line of the server's own."""
+    device = write_history(tmp_path / "ann", ["i0"], "ann")
+    catalogue = Catalogue(("i0", "i1", "i\x1b2"), ("", "no\x1b[2J\x9b1mway\n 9  really\there", ""))
+    Device(device).save_recommendations(catalogue, [1, 2], [2.0, 1.0], 1)
+    recommend_command(device, 5, "text")
+    assert capsys.readouterr().out == "  1  no?[2J?1mway? 9  really?here\n  2  i?2\n"
+    recommend_command(device, 5, "json")
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_recommending_needs_no_model_no_flower_and_little_time(tmp_path):

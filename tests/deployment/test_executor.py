@@ -1,7 +1,6 @@
 """What runs a node's messages: the code that is installed on it, in children of a warm executor."""
 
 import contextlib
-import inspect
 import json
 import os
 import signal
@@ -23,28 +22,6 @@ from client_app.training import compiler
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
 PULLS = ("pull_objects", "pull_and_inflate_object_from_tree")
-
-
-def test_flower_is_as_the_executor_has_it():
-    """All that is replaced inside Flower is there, and is looked up where it is replaced."""
-    from flwr.supercore.constant import TaskType
-    from flwr.supercore.inflatable import inflatable_utils
-    from flwr.supernode import start_client_internal
-    from flwr.supernode.runtime import run_clientapp
-
-    source = inspect.getsource(run_clientapp.run_clientapp)
-    assert "install_from_fab(fab.content" in source
-    assert "load_client_app_fn(\n            run.fab_id, run.fab_version, fab.hash_str\n        )" in source
-    given = ["runtime_api_address", "token", "insecure", "certificates", "parent_pid", "runtime_dependency_install"]
-    assert list(inspect.signature(run_clientapp.run_clientapp).parameters) == given
-    lines = [line.strip() for line in inspect.getsource(start_client_internal).splitlines()]
-    waits = [line for line in lines if line.startswith("time.")]
-    assert waits == ["time.sleep(3)", "time.sleep(0.5)", "time.sleep(0.5)"]
-    # Looked up by its name, in whose place stands what asks the conditions first.
-    assert "run_id = _pull_and_store_message(" in lines
-    for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
-        assert {"initial_backoff", "backoff_cap", "max_tries_per_object"} <= pull.__kwdefaults__.keys()
-    assert TaskType.CLIENT_APP == "flwr-clientapp"
 
 
 def test_parts_of_a_message_are_asked_for_soon_again():

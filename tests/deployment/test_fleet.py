@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array
+from flwr.app import Array, Error, Message
 
 from bouquet.errors import RunFailed
-from bouquet.testing import Faulty
+from bouquet.testing import Faulty, assert_equal_runs
 from bouquet.wire import ROSTER, TRAIN
 from tests.deployment.fleet import Fleet
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
@@ -156,3 +156,61 @@ def test_a_node_that_claims_the_users_of_another_is_refused_and_the_run_goes_on(
     assert [entry["node"] for entry in refused] == [1001], "told once, however often it tries"
     assert "who belongs to node 1000" in refused[0]["reason"]
     assert [line["users"] for line in rounds] == [40, 27, 27, 27, 27, 27]
+
+
+class Reporting(Fleet):
+    """The SuperLink answers in place of nodes that are gone, as Flower's does; those come back after some looks."""
+
+    def __init__(self, *arguments, looks=3, **others):
+        super().__init__(*arguments, **others)
+        self.looks, self.left = looks, looks
+
+    def pull_messages(self, message_ids):
+        for message in [message for message in self._queue if message.metadata.dst_node_id - 1000 in self.offline]:
+            self._queue.remove(message)
+            reply = Message(Error(code=1, reason="Node Unavailable"), reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = 1
+            self._replies[message.metadata.message_id] = reply
+        return super().pull_messages(message_ids)
+
+    def get_node_ids(self):
+        if self.offline:
+            self.left -= 1
+            if self.left <= 0:
+                self.offline, self.left = set(), self.looks
+        return super().get_node_ids()
+
+
+def run_reporting(tmp_path, plan, name="run", **changes):
+    settings = small_settings(tmp_path, **{"evaluate_every": 6, "min_reply_fraction": 0.6, **changes})
+    return run_here(tmp_path / name, settings, 3, lambda *arguments: Reporting(*arguments, plan=plan))
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "sequential-rules"])
+def test_a_round_from_which_most_nodes_went_away_is_asked_once_more_and_costs_nothing(tmp_path, strategy):
+    """Two of three nodes go when round 2 is sent. The third trains it, and again when all are back, from where it was.
+
+    So all numbers are what they would have been.
+    """
+    method = {"strategy": strategy, "num_server_rounds": 4, "evaluate_every": 2}
+    method |= {"fedca_k": 2} if strategy == "fedca" else {}
+    without = run_reporting(tmp_path, {}, "without", **method)
+    found = run_reporting(tmp_path, {2: lambda fleet: fleet.offline.update({1, 2})}, "with", **method)
+    assert_equal_runs(found, without)
+    assert [line["nodes"]["repeated"] for line in found.rounds()] == [0, 1, 0, 0]
+    assert [line["users"] for line in found.rounds()] == [40] * 4
+    assert found.rounds()[1]["nodes"]["came"] == [1001, 1002]
+    assert found.rounds()[1]["failures"] == []
+
+
+def test_nodes_that_go_in_every_try_end_the_run_in_the_end(tmp_path):
+    class Leaving(Reporting):
+        def push_messages(self, messages):
+            messages = list(messages)
+            if messages[0].metadata.message_type == TRAIN:
+                self.offline = {0, 1, 2}
+            return super().push_messages(messages)
+
+    settings = small_settings(tmp_path)
+    with pytest.raises(RunFailed, match="Round 1: only 0 of 40 users gave a valid reply.*Node Unavailable"):
+        run_here(tmp_path / "run", settings, 3, Leaving)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord
 
+from bouquet.cli.beforehand import model_digest
+from bouquet.config import parsed
 from bouquet.engines.local import LocalGrid
 from bouquet.errors import RunFailed
 from bouquet.randomness import user_key
@@ -164,6 +166,28 @@ def test_one_node_that_lies_at_the_start_keeps_nobody_from_starting(tmp_path, na
     directory = run_here(tmp_path / "run", settings, 3, lying({liar: START_LIES[name]}), devices=devices)
     assert list(refused(directory)) == [1000 + liar]
     assert [line["users"] for line in directory.rounds()] == [2, 2]
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "sequential-rules", "ials"])
+def test_a_liar_that_comes_first_and_alone_is_no_federation_where_the_operator_knows_the_model(tmp_path, strategy):
+    """One node is enough to begin, and what it says of the model would bind all that come later."""
+
+    def late(*arguments, **others):
+        fleet = lying({0: START_LIES["another model"]})(*arguments, **others)
+        ids, looks = fleet.get_node_ids, iter(range(10**6))
+        fleet.get_node_ids = lambda: ids()[:1] if next(looks) < 3 else ids()
+        return fleet
+
+    devices = devices_in(tmp_path)
+    method = {"strategy": strategy, "num_server_rounds": 2, "min_reply_fraction": 0.5}
+    method |= {"fedca_k": 2} if strategy == "fedca" else {}
+    settings = settings_of(tmp_path, min_nodes=1, **method)
+    settings["model-digest"] = model_digest(parsed(settings))
+    assert settings["model-digest"]
+    directory = run_here(tmp_path / "run", settings, 3, late, devices=devices)
+    reason = directory.rounds()[0]["nodes"]["refused"][0]
+    assert (reason["node"], reason["reason"][:35]) == (1000, "it has another model than the run; ")
+    assert directory.rounds()[-1]["users"] == 2
 
 
 def test_a_node_that_says_there_are_a_million_others_is_alone(tmp_path):

@@ -32,6 +32,7 @@ def test_every_role_gets_what_it_needs_and_nothing_else(tmp_path):
         "nodes/node-1/local-ca.crt",
         "nodes/node-1/local.crt",
         "nodes/node-1/local.key",
+        "nodes/node-1/node.crt",
         "nodes/node-1/node.key",
         "nodes/node-1/node.pub",
         "nodes/node-1/state.key",

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bouquet.cli.public_keys import fingerprint
@@ -13,7 +14,7 @@ from bouquet.deployment.keys import make_node_keys
 from bouquet.deployment.local import MARK, SUPERLINK
 from bouquet.engines.ports import free_port
 from bouquet.engines.processes import end_all, marked_processes
-from bouquet.engines.release import supernode_command
+from bouquet.engines.release import EXECUTOR_POLL, supernode_command
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.reporting.words import short
 from bouquet.testing import assert_equal_runs
@@ -56,7 +57,11 @@ def servers(deployment):
 
 def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, deployment):
     settings, data, given = settings_of(tmp_path, num_server_rounds=2, evaluate_every=2)
-    up(deployment, data)
+    up(deployment, [*data, "--poll-interval", "0.15", "--rest-poll-interval", "2.5"])
+    said = [Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0") for process in deployment.processes("node-2")]
+    assert any({b"--poll-interval=0.15", b"--rest-poll-interval=2.5"} <= set(words) for words in said)
+    (asks,) = {psutil.Process(process).environ().get(EXECUTOR_POLL) for process in deployment.processes(SUPERLINK)}
+    assert asks == "0.15"
     out = tmp_path / "run"
     into = ["--out", out.name, "--compare-with", "popularity"]
     done = bouquet("deploy", "run", "--dir", str(deployment.folder), *given, *into, cwd=tmp_path)

@@ -1,7 +1,5 @@
 """The SuperLink as it is started here: Flower's, with less work for its database."""
 
-import inspect
-
 from bouquet.engines.superlink import at_most_every
 
 
@@ -26,15 +24,3 @@ def test_a_method_is_called_seldom_of_each_object_by_itself():
     for _ in range(3):
         always(one)
     assert one.calls == 4
-
-
-def test_flower_is_as_this_module_has_it():
-    """Looked up where it is replaced: the method by its class, the settings of the database by their module."""
-    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-    from flwr.supercore import sql_mixin
-    from flwr.supercore.corestate.sql_corestate import SqlCoreState
-
-    assert SqlLinkState._cleanup_expired_task_tokens is SqlCoreState._cleanup_expired_task_tokens
-    assert "self._cleanup_expired_task_tokens()" in inspect.getsource(SqlLinkState.get_run_status)
-    assert ("busy_timeout", "5000") in sql_mixin.SQLITE_PRAGMAS
-    assert "in SQLITE_PRAGMAS:" in inspect.getsource(sql_mixin._set_sqlite_pragmas)

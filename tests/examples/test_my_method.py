@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
-import tempfile
-from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-from bouquet.engines.app_folder import PACKAGES
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.testing import assert_equal_runs, write_data
 from tests.conftest import REPOSITORY
+from tests.examples.wheels import installation
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -25,65 +17,12 @@ EXAMPLE = REPOSITORY / "examples" / "my-method"
 SETTINGS = "dataset=file time-column=time num-server-rounds=2 evaluate-every=1 embedding-size=4 batch-size=32"
 
 
-@dataclass(frozen=True)
-class Installation:
-    """A virtual environment with two wheels, and a folder that is no checkout."""
-
-    python: Path
-    folder: Path
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one of its programs, with nothing of this process's ways to find modules."""
-        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")}
-        environment["PATH"] = os.pathsep.join([str(self.python.parent), "/usr/bin", "/bin"])
-        environment["TMPDIR"] = str(self.folder)
-        return subprocess.run(
-            [str(self.python.parent / arguments[0]), *arguments[1:]],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
-
-
-def wheel(source: Path, out: Path) -> Path:
-    """Build a wheel without the network."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(out), str(source)], check=True, timeout=300)
-    return next(out.glob("*.whl"))
-
-
 @pytest.fixture(scope="module")
 def installed():
-    """Both wheels in a fresh environment; what they depend on comes from the one that runs the tests.
-
-    Ray puts sockets below the folder, so its path must be short.
-    """
-    pytest.importorskip("setuptools", reason="wheels are built with setuptools")
-    folder = Path(tempfile.mkdtemp(prefix="w", dir="/tmp"))
-    for package in PACKAGES:
-        shutil.copytree(REPOSITORY / package, folder / "source" / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / file, folder / "source")
-    shutil.copytree(EXAMPLE, folder / "example", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-    wheels = [wheel(folder / name, folder / f"{name}-wheel") for name in ("source", "example")]
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=300)
-    python = folder / "venv" / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*install, *map(str, wheels)], check=True, timeout=300)
-    # After installing, so that pip sees nothing of the other environment. A folder named in a .pth file comes after
-    # site-packages, and .pth files inside it, such as that of an editable checkout, are not read.
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = folder / "venv" / "lib" / version / "site-packages"
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    for point in entry_points(group="console_scripts"):
-        if point.dist and point.dist.name in ("flwr", "ray", "pytest"):
-            script = python.parent / point.name
-            call = f"import sys\nfrom {point.module} import {point.attr}\nsys.exit({point.attr}())\n"
-            script.write_text(f"#!{python}\n{call}")
-            script.chmod(0o755)
-    work = folder / "elsewhere"
-    work.mkdir()
-    write_data(work / "data.csv", 12, 40, 10.0)
-    yield Installation(python, work)
-    shutil.rmtree(folder)
+    """Both wheels in a fresh environment."""
+    with installation(EXAMPLE) as made:
+        write_data(made.folder / "data.csv", 12, 40, 10.0)
+        yield made
 
 
 def test_the_wheels_are_what_is_imported(installed):
@@ -131,6 +70,6 @@ def test_it_runs_by_name_on_both_engines(installed):
 
 
 def test_its_own_tests_pass(installed):
-    done = installed("pytest", "-q", "-p", "no:cacheprovider", str(installed.folder.parent / "example" / "tests"))
+    done = installed("pytest", "-q", "-p", "no:cacheprovider", str(installed.folder.parent / EXAMPLE.name / "tests"))
     assert done.returncode == 0, done.stdout[-3000:]
     assert "passed" in done.stdout
