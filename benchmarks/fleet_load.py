@@ -38,9 +38,10 @@ from bouquet.config import Scalar, defaults
 from bouquet.deployment.keys import make_keys
 from bouquet.engines.app_folder import write_app_folder
 from bouquet.engines.control import Control
+from bouquet.engines.inside import use_task_identity
 from bouquet.engines.ports import free_port, is_healthy
 from bouquet.engines.processes import Tree
-from bouquet.engines.release import secure_connection, superlink_command, use_task_identity
+from bouquet.engines.release import secure_connection, superlink_command
 from bouquet.errors import RunFailed
 from bouquet.experiments.settings import option_classes
 from bouquet.reporting.run_directory import RunDirectory

@@ -8,10 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bouquet.arrays import Specs
-from bouquet.cells import Cells
+from bouquet.cells import Cells, CellSpec
 from bouquet.config import RunConfig, Scalar, Settings, lookup, parsed
 from bouquet.methods import METHODS
+from bouquet.randomness import Words
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest, Update
 from client_app.node.histories import Histories
 from client_app.node.lists import Watch
@@ -32,8 +36,22 @@ class Node(Protocol):
         ...
 
     @property
+    def place(self) -> Place:
+        """Who lives here."""
+        ...
+
+    @property
     def shared_specs(self) -> Specs:
         """The arrays that may travel."""
+        ...
+
+    @property
+    def cells(self) -> Mapping[str, CellSpec]:
+        """The matrices that users add to; none where they train a model."""
+        ...
+
+    def positions(self, users: Words) -> NDArray[np.int64]:
+        """As `Place.positions`."""
         ...
 
     def watched_by(self, watch: Watch) -> Self:

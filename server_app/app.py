@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from bouquet.attacks import attack_summary
 from bouquet.config import RunConfig, Scalar, lookup, parsed
 from bouquet.engines.local import LocalGrid
 from bouquet.errors import BouquetError
@@ -58,6 +59,8 @@ def _run(
         directory.write_summary({"status": "running"})
     start = time.perf_counter()
     record_to(directory.events)
+    strategy: BaseStrategy | None = None
+    stopped = False
     try:
         refuse_missing(config.tracker)
         strategy = strategy_of(parsed(settings), directory)
@@ -68,10 +71,13 @@ def _run(
         directory.write_failed(str(error))
         raise
     except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
         reason = f"{type(error).__name__}: {error}"
         directory.write_failed(reason)
         raise
     finally:
+        if strategy is not None:
+            strategy.abandon(stopped)  # of one that has ended, nobody is left to tell
         record_to(None)
 
 
@@ -80,6 +86,9 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
     config, roster, best = strategy.config, strategy.roster, strategy.best
     rounds = strategy.directory.rounds()
     errors = standard_error(best.values)
+    privacy = strategy.privacy
+    # Of people, what no budget was spent on: it is not said where the figures are not an experimenter's.
+    unpaid = privacy is not None and not privacy.simulated
 
     return {
         "status": "completed",
@@ -95,18 +104,20 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         "seed": config.seed,
         "users": len(roster.users),
         "items": roster.num_items,
-        "interactions": roster.interactions,
-        "dropped_users": roster.dropped_users,
+        "interactions": None if unpaid else roster.interactions,
+        "dropped_users": None if unpaid else roster.dropped_users,
         "nodes": roster.nodes,
         "rounds": rounds[-1]["round"],
         "best_round": best.round,
         "test": best.means["test"],
         "validation": best.means["validation"],
         "standard_error": errors,
-        "fairness": fairness(best.values),
+        "fairness": {} if unpaid else fairness(best.values),
         "bytes": traffic(rounds, best.round),
         "seconds": {"total": seconds, "per_round": sum(line["seconds"]["total"] for line in rounds) / len(rounds)},
         "failures": sum(len(line["failures"]) for line in rounds),
+        **attack_summary(config, roster.users, roster.num_items, rounds, best.round),
+        **({"privacy": privacy.results()} if privacy else {}),
         **strategy.results(),
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bouquet.config import RunConfig
 from bouquet.reporting.run_directory import RunDirectory
-from bouquet.reporting.words import short, size
+from bouquet.reporting.words import short, size, spent
 
 MOST_LETTERS = 200
 
@@ -49,6 +49,8 @@ def round_line(server_round: int, rounds: int, line: Mapping[str, Any]) -> str:
     if "validation" in line:
         full = line["validation"]["full"]
         parts.append(f"validation HR@10 {short(full['HR@10'])}, NDCG@10 {short(full['NDCG@10'])}")
+    if "privacy" in line:
+        parts.append(spent(line["privacy"]))
     down, up = (size(line["bytes"][f"{way}_per_user"]) for way in ("down", "up"))
     parts += [f"{line['seconds']['total']:.1f} s", f"{down} down and {up} up per user"]
     nodes = line["nodes"]

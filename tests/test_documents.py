@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import click
+import numpy as np
 import pytest
 import tomli_w
 import typer.main
@@ -27,17 +29,23 @@ import bouquet
 from bouquet import __version__
 from bouquet.cli.explain import allowed, settings
 from bouquet.cli.main import app
-from bouquet.config import check, defaults, wrong_options
+from bouquet.config import Settings, check, defaults, wrong_options
 from bouquet.experiments.search_file import RowEntry, SearchFile, read_search_file, rows_of
 from bouquet.experiments.settings import literal, option_classes, parse_pairs, validate
 from bouquet.experiments.table_file import Row, TableFile
 from bouquet.methods import METHODS, PLUG_INS
-from bouquet.methods.manifest import Method
+from bouquet.methods.manifest import Method, class_at
+from bouquet.needs import bytes_of
+from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import EVALUATE_ARRAYS, REPORTS, ROSTER_ARRAYS, TRAIN_ARRAYS
+from client_app.node.groups import models_of
 from data_partition import DATASETS
 from models import BACKBONES, Backbone
 from models.centralized import CENTRALIZED
+from strategies import strategy_of
 from strategies.federation.base import BaseStrategy
+from strategies.federation.needs import reply_bytes
+from strategies.federation.roster import Roster
 from tests.conftest import REPOSITORY
 from tests.runs.helpers import run_here, small_settings
 
@@ -90,12 +98,22 @@ def project_settings() -> str:
 
 def methods_page() -> str:
     """docs/methods/README.md, from the manifests."""
+    ordered = sorted(METHODS.values(), key=lambda method: method.name)
     methods = [
         "| `strategy` | method | leaves a device | stays there | plug-ins | sequence models |",
         "| --- " * 6 + "|",
         *(
             f"| {linked(m.name)} | {m.title} | {m.sends} | {m.keeps} | {yes(m.plug_ins)} | {yes(m.sequences)} |"
-            for m in sorted(METHODS.values(), key=lambda method: method.name)
+            for m in ordered
+        ),
+    ]
+    traffic = [
+        "| `strategy` | the server sees of an update | KB down | KB up | a row in the tables of |",
+        "| --- | --- | ---: | ---: | --- |",
+        *(
+            f"| `{m.name}` | {SEES[class_at(m.strategy).update]} | {' | '.join(kilobytes(m))} | "
+            f"{', '.join(m.compared_by) or '–'} |"
+            for m in ordered
         ),
     ]
     plug_ins = [
@@ -115,12 +133,40 @@ def methods_page() -> str:
         "[wire format](../reference/wire-format.md) has every array, `bouquet explain` every setting.",
         "## Strategies",
         "\n".join(methods),
+        "## What travels, and who compares with it\n\nA device of one person in a round of training, in thousands of "
+        "bytes, computed for the size of\nMovieLens-100K (1,682 items, 104 training interactions), `mf` with "
+        "`embedding-size = 16`, and the defaults. The papers\nare those of the methods here; they count numbers "
+        "of 64 bits and whole tables up, which is more.",
+        "\n".join(traffic),
         "## Plug-ins\n\nBefore a strategy that takes them, nearer to the arrays that travel.",
         "\n".join(plug_ins),
         "## Backbones",
         "\n".join(backbones),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+SEES = {"sum": "a sum over a node's users", "rows": "each user's rows", "cells": "counts of a node's users"}
+
+
+def kilobytes(method: Method) -> tuple[str, str]:
+    """What a user with as many items as one of MovieLens-100K gets and gives in a round, on a node of its own."""
+    if method.kind == "sums" or method.sizes:  # depends on who is alike, or on the group
+        return "–", "–"
+    items, users = 1682, 40
+    run = Settings({"strategy": method.name})
+    (model,) = models_of(run, items)
+    strategy = strategy_of(run, RunDirectory(Path("of nothing")))
+    keys = np.arange(1, users + 1, dtype=np.uint64)
+    strategy.roster = Roster(keys, np.full(users, 104), keys, users, 104 * users, 0, items, "", model.shared)
+    strategy.prepare()
+    shared = strategy.initial(strategy.traveling(model.shared))
+    own = sum(values.nbytes for values in strategy.personal(np.arange(1)).values())
+    down = strategy.down_bytes(strategy.needed(shared), np.arange(users)).mean() + own
+    told = sum(4 * math.prod(report.shape) for report in strategy.reports(1, shared).values())
+    whole = bytes_of(strategy.returning(model.shared))
+    up = (whole if strategy.dense_updates else reply_bytes(strategy) / users) + told
+    return f"{down / 1000:.0f}", f"{up / 1000:.0f}"
 
 
 def linked(name: str) -> str:

@@ -1,7 +1,4 @@
-"""How a SuperNode of Flower 1.39 asks for messages: soon again, and only when its owner's conditions allow it.
-
-What Flower itself does is replaced in its modules; a test says when a release has changed them.
-"""
+"""How a SuperNode asks for messages: soon again, and only when its owner's conditions allow it."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from bouquet.conditions import FRESH_SECONDS, RESTS, Conditions
+from bouquet.engines.inside import parts_come_soon, supernode_asks, supernode_sleeps
 from bouquet.engines.polling import Polling
 from bouquet.reporting.events import event
 
@@ -33,15 +30,8 @@ _ARENA_MAX = -8
 
 
 def pull_parts_soon() -> None:
-    """Have this process ask soon again for the parts of a message, which follow it; Flower waits a second or more."""
-    from flwr.supercore.inflatable import inflatable_utils
-
-    for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
-        # As long as before in all, however often it is asked.
-        soon = {"initial_backoff": PART_SECONDS, "backoff_cap": LATE_PART_SECONDS, "max_tries_per_object": None}
-        assert pull.__kwdefaults__
-        assert soon.keys() <= pull.__kwdefaults__.keys()
-        pull.__kwdefaults__.update(soon)
+    """Have this process ask soon again for the parts of a message."""
+    parts_come_soon(PART_SECONDS, LATE_PART_SECONDS)
 
 
 def look_for_messages_often(work: Callable[[], None], polling: Polling) -> None:
@@ -51,8 +41,6 @@ def look_for_messages_often(work: Callable[[], None], polling: Polling) -> None:
         work: called again and again while the reply to a message is waited for.
         polling: how often it looks for messages.
     """
-    from flwr.supernode import start_client_internal as flower
-
     last, full = -BUSY_FOR, False
 
     def sleep(seconds: float) -> None:
@@ -69,7 +57,7 @@ def look_for_messages_often(work: Callable[[], None], polling: Polling) -> None:
                 full = False
             time.sleep(polling.rest)
 
-    vars(flower)["time"] = SimpleNamespace(sleep=sleep)
+    supernode_sleeps(sleep)
 
 
 def keep_little_memory() -> None:
@@ -88,26 +76,26 @@ def give_back_memory() -> None:
 
 def leave_unless(conditions: Conditions) -> None:
     """Have the SuperNode end, in order, rather than ask for a message while its conditions do not hold."""
-    from flwr.supernode import start_client_internal as flower
-
-    pull = vars(flower)["_pull_and_store_message"]
     worked, last = False, -LINGER_SECONDS
 
-    def asked(**given: Any) -> int | None:
-        nonlocal worked, last
-        if worked:  # the reply to what was pulled before has been sent meanwhile
-            worked, last = False, time.monotonic()
-        if reason := conditions.against(FRESH_SECONDS):
-            if time.monotonic() - last > LINGER_SECONDS:
-                print(f"{RESTS} {reason}.", flush=True)
-                event("conditions do not hold", reason=reason)
-                os.kill(os.getpid(), signal.SIGTERM)
-            return None
-        run = pull(**given)
-        worked = run is not None
-        return run
+    def replaced(pull: Callable[..., int | None]) -> Callable[..., int | None]:
+        def asked(**given: Any) -> int | None:
+            nonlocal worked, last
+            if worked:  # the reply to what was pulled before has been sent meanwhile
+                worked, last = False, time.monotonic()
+            if reason := conditions.against(FRESH_SECONDS):
+                if time.monotonic() - last > LINGER_SECONDS:
+                    print(f"{RESTS} {reason}.", flush=True)
+                    event("conditions do not hold", reason=reason)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return None
+            run = pull(**given)
+            worked = run is not None
+            return run
 
-    vars(flower)["_pull_and_store_message"] = asked
+        return asked
+
+    supernode_asks(replaced)
 
 
 def leave_after_a_lost_message() -> None:
@@ -116,23 +104,23 @@ def leave_after_a_lost_message() -> None:
     The task of that message stays, and what comes of it in the end would be sent in the place of the next reply, and
     every reply after it one message late. Who keeps the SuperNode running starts it again with nothing of that.
     """
-    from flwr.supernode import start_client_internal as flower
 
-    pull = vars(flower)["_pull_and_store_message"]
+    def replaced(pull: Callable[..., int | None]) -> Callable[..., int | None]:
+        def pulled(*, receive: Callable[[], Any], **given: Any) -> int | None:
+            came = False
 
-    def pulled(*, receive: Callable[[], Any], **given: Any) -> int | None:
-        came = False
+            def received() -> Any:
+                nonlocal came
+                found = receive()
+                came = found is not None
+                return found
 
-        def received() -> Any:
-            nonlocal came
-            found = receive()
-            came = found is not None
-            return found
+            run = pull(receive=received, **given)
+            if run is None and came:
+                print("A message was given up; this SuperNode ends, to be started anew.", flush=True)
+                os.kill(os.getpid(), signal.SIGTERM)
+            return run
 
-        run = pull(receive=received, **given)
-        if run is None and came:
-            print("A message was given up; this SuperNode ends, to be started anew.", flush=True)
-            os.kill(os.getpid(), signal.SIGTERM)
-        return run
+        return pulled
 
-    vars(flower)["_pull_and_store_message"] = pulled
+    supernode_asks(replaced)

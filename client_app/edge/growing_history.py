@@ -48,6 +48,10 @@ def histories_of_device(device: Device, config: RunConfig, history: Path, catalo
     """
     if config.split != "leave-one-out" or config.hold_out not in ("auto", "last"):
         raise ConfigError("A device with a growing history can only hold out the last: split = 'leave-one-out'.")
+    if config.training_share != 1:
+        raise ConfigError(
+            f"A device with a growing history learns from all of it: training-share = 1, not {config.training_share}."
+        )
     user = device.settings()["user"]
     events = read_events(history, config.item_column, config.time_column, _say)
     known = [item for item in oldest_first(events, user) if item in catalogue.rows]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bouquet.attacks import refuse_in_deployment
 from bouquet.catalogue import Catalogue
 from bouquet.config import Scalar, parsed
 from bouquet.device import Device
@@ -45,10 +46,11 @@ def device_roster(
     request: RosterRequest, run_config: Mapping[str, Scalar], node_config: Mapping[str, Scalar]
 ) -> RosterReply:
     """Who lives here, once the catalogue is known; nobody, where the person asked to be forgotten."""
+    refuse_in_deployment(parsed(run_config).run)
     device = device_of(node_config)
     settings, policy = device.settings(), Policy.of(node_config)
     if not settings.get("forgotten"):
-        policy.refuse_run(parsed(run_config).run, request.update)
+        policy.refuse_run(parsed(run_config).run, request.update, request.tells)
     if request.catalogue:
         policy.refuse_catalogue(request.catalogue.items, request.catalogue.titles)
         request.catalogue.save(device.folder / "catalogue.json")
@@ -67,7 +69,9 @@ def device_roster(
             given.unlink(missing_ok=True)
             device.save_settings({**settings, "told": request.series})
             event("forgotten", told=request.series)
-        return replace(empty, forgotten=forgotten, withdrawn=node.withdrawn(given) if given.exists() else {})
+        # What it gave under masks it does not tell now: that is its history.
+        told = given.exists() and not node.config.secure_sums
+        return replace(empty, forgotten=forgotten, withdrawn=node.withdrawn(given) if told else {})
     node = _node(device, catalogue, run_config, node_config)
     node.refuse_unable()
     return node.roster()

@@ -9,8 +9,6 @@ installed on this machine, and no code that came with a run, unless `--accept-ap
 
 Before it takes a message a SuperNode asks the conditions of its owner (`--only-when`). If one says no, it says goodbye
 to the SuperLink and ends: nobody waits for what it does not do, and who keeps it running starts it again in time.
-
-All of this touches the inside of Flower 1.39; a test says when a release has changed it.
 """
 
 from __future__ import annotations
@@ -34,6 +32,7 @@ from typing import Any, NoReturn
 
 from bouquet import __version__
 from bouquet.conditions import Conditions
+from bouquet.engines.inside import be_supernode, next_task, run_message, runtime_client
 from bouquet.engines.polling import BUSY, REST, Polling
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
@@ -90,8 +89,6 @@ def main(arguments: list[str]) -> None:
         _end(_keep, executor, waiting, supernode)
     os.close(waiting)
     os.set_blocking(working, False)
-    from flwr.supernode.cli import flower_supernode
-
     pull_parts_soon()
     threading.Thread(target=_end_with, args=(keeper,), daemon=True).start()
     look_for_messages_often(lambda: _say(working), Polling(given.busy, given.rest))
@@ -104,8 +101,7 @@ def main(arguments: list[str]) -> None:
     os.close(write)
     words = ["--host", given.host, "--port", given.port, "--ssl-ca-certfile", given.ssl_ca_certfile]
     words += ["--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
-    sys.argv = ["flower-supernode", *rest, *words]
-    flower_supernode()
+    be_supernode([*rest, *words])
 
 
 def _say(pipe: int) -> None:
@@ -165,10 +161,11 @@ class Executor:
         pull_parts_soon()
         # Tries to reach the SuperNode, which would read like those that the SuperNode makes to reach the SuperLink.
         logging.getLogger("flwr").addFilter(_is_no_retry)
-        client, pause, last, token = self._client(), ASK_SECONDS, time.monotonic(), ""
+        client = runtime_client(self._address, self._authority, self._secret)
+        pause, last, token = ASK_SECONDS, time.monotonic(), ""
         while os.getppid() == keeper:
             try:
-                token = token or self._ask(client)
+                token = token or next_task(client)
             except Exception as error:  # whatever it is, the SuperNode is asked again
                 pause = min(max(2 * pause, 1.0), _LONGEST_PAUSE)
                 print(f"The executor cannot ask its SuperNode ({error}); next try in {pause:.0f} s.", file=sys.stderr)
@@ -182,29 +179,6 @@ class Executor:
                 return
             else:
                 time.sleep(ASK_SECONDS)
-
-    def _client(self) -> Any:
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-        from flwr.supercore.retry import make_simple_http_retry_invoker
-        from flwr.supercore.runtime import RuntimeHttpClient
-
-        known = SuperExecAuthHttpInterceptor(
-            master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
-        )
-        return RuntimeHttpClient.from_server_address(
-            server_address=self._address,
-            insecure=False,
-            root_certificates=self._authority,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), known],
-            retry_invoker=make_simple_http_retry_invoker(),
-        )
-
-    def _ask(self, client: Any) -> str:
-        from flwr.proto.runtime_pb2 import AcquireTaskRequest
-        from flwr.supercore.constant import TaskType
-
-        answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
-        return str(answer.token) if answer.HasField("task") else ""
 
     def _work(self, client: Any, token: str, keeper: int) -> str:
         """Fork a child, wait for its end, and load what it has loaded, so that the next one finds it.
@@ -236,7 +210,7 @@ class Executor:
                 said += more
             elif not following:
                 with contextlib.suppress(Exception):
-                    following = self._ask(client)
+                    following = next_task(client)
                 if following:
                     deadline = min(deadline, time.monotonic() + END_SECONDS)
             if time.monotonic() > deadline or os.getppid() != keeper:
@@ -266,8 +240,6 @@ class Executor:
         return following
 
     def _answer(self, token: str, executor: int, write: int) -> None:
-        from flwr.supernode.runtime import run_clientapp as flower
-
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         before = set(sys.modules)
@@ -279,18 +251,8 @@ class Executor:
             for name in tuple(sys.modules):
                 if name.split(".")[0] in PACKAGES:
                     del sys.modules[name]
-        else:
-            vars(flower)["install_from_fab"] = lambda *_, **__: None
-            vars(flower)["get_load_client_app_fn"] = lambda *_, **__: installed_app
         try:
-            flower.run_clientapp(
-                runtime_api_address=self._address,
-                token=token,
-                insecure=False,
-                certificates=self._authority,
-                parent_pid=executor,
-                runtime_dependency_install=False,
-            )
+            run_message(self._address, token, self._authority, executor, None if self._accept_apps else installed_app)
         finally:
             if not self._accept_apps:
                 new = [name for name in tuple(sys.modules) if name not in before]

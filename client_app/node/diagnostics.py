@@ -27,7 +27,7 @@ from bouquet.methods import METHODS
 from bouquet.wire import TrainRequest
 from client_app.node.handlers import blocks_of, deployed, given_to
 from client_app.node.host import Host
-from client_app.node.tasks import backend_of, local_task
+from client_app.node.tasks import local_task, training_of
 from client_app.node.tensor_scoring import VIEW_BYTES, whole_catalogue
 from client_app.personalization.base import PERSONAL, Given, Tensors
 from models import is_sequential
@@ -207,7 +207,7 @@ class _Look:
         given = replace(given, own={name: values.copy() for name, values in given.own.items()})
         task = local_task(self.host, given, self.positions, self.round + 1)
         own = {name: np.repeat(values[None], len(self.positions), axis=0) for name, values in given.shared.items()}
-        for part in backend_of(self.host.config)(task):
+        for part in training_of(self.host)(task):
             for name in own:
                 if name in part.by_item:
                     own[name][part.users[part.rows.row_of_value], part.rows.values] += part.by_item[name]

@@ -15,11 +15,12 @@ from bouquet.errors import WireError
 from bouquet.evaluation.metrics import PARTS
 from bouquet.packed import by_entry
 from bouquet.ragged import follow_one_another
-from bouquet.wire import EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
+from bouquet.wire import WITHIN, EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
+from client_app.node.attacks import lies, lying_among
 from client_app.node.groups import Prefixes, join_evaluation, join_training, split, split_by_origin
 from client_app.node.host import Host
-from client_app.node.protection import protect
-from client_app.node.tasks import after, backend_of, local_task, rank, tune
+from client_app.node.protection import limited, protect
+from client_app.node.tasks import after, local_task, rank, training_of, tune
 from client_app.node.updates import RowsCollector, SumCollector
 from client_app.personalization.base import Changes, Given
 from client_app.state.private import PrivateState, Values
@@ -76,13 +77,14 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
         unfit: users who are left out whatever comes of their training, and why.
     """
     start = time.perf_counter()
-    backend = backend_of(host.config)
+    backend = training_of(host)
     asked = host.positions(request.users)
     judged = [method for method in host.methods if method.needs_validation and request.reports]
     collector: SumCollector | RowsCollector | None = None
     fit = np.ones(len(asked), dtype=bool)
     told = Told(request.reports)
     left_out: dict[int, str] = {}
+    limit = limit_of(host, request)
     for block in blocks_of(host, request.shared, len(asked)):
         positions, known_as = asked[block], request.users[block]
         users = host.histories.users[positions]
@@ -90,6 +92,7 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
         collector = collector or _collector(host, request, given)
         task = local_task(host, given, positions, request.round)
         made: list[Changes] = []
+        within = np.zeros(len(users), dtype=bool)
         for changes in backend(task):
             diverged = _diverged(changes, given.own)
             if unfit:
@@ -103,6 +106,12 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
                 made.append(changes)
             for method in host.methods:
                 changes = method.disguise(changes, given, users, request.round, host.draws)
+            if (lying := lying_among(host, task, changes)).any():
+                collector.add(lies(host, task, changes.take(np.flatnonzero(lying))), offset=block.start)
+                changes = changes.take(np.flatnonzero(~lying))
+            if host.config.private:
+                place = changes.users
+                changes, within[place] = limited(changes, limit)
             collector.add(protected(host, task, changes), offset=block.start)
         kept = np.flatnonzero(fit[block])
         if len(kept) < len(users):
@@ -110,6 +119,8 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
             given, positions, users = given.take(kept), positions[kept], users[kept]
         if not len(kept):
             continue
+        if WITHIN in request.reports:
+            told.add({WITHIN: within[kept].astype(np.float32)})
         for method in host.methods if request.reports else ():
             positives, negatives = task.positives.take(kept), task.negatives.take(kept)
             told.add(method.reports(given, users, positives, negatives, request.round, host.draws))
@@ -247,6 +258,22 @@ def _evaluate(host: Host, request: EvaluateRequest, state: PrivateState | Prefix
     unfit = request.users[~np.concatenate(fit)].tolist()
     reply = whole.without(dict.fromkeys(unfit, "its model gives scores that are not finite")) if unfit else whole
     return replace(reply, seconds=time.perf_counter() - start)
+
+
+def limit_of(host: Host, request: TrainRequest) -> float:
+    """L2 norm of what a user may change in a private run; 0 in others.
+
+    Raises:
+        WireError: the server asks for what would make a user count for more.
+    """
+    config = host.config
+    if not config.private:
+        return 0.0
+    if (request.weights != 1).any():
+        raise WireError("in a run with differential privacy every user weighs 1")
+    if config.dp_clip_quantile and request.clip <= 0:
+        raise WireError("the limit of this round is missing")
+    return request.clip if config.dp_clip_quantile else config.dp_clip
 
 
 def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:

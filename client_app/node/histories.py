@@ -37,6 +37,7 @@ class Histories:
         dropped_users: users dropped by the minimum count, told by the first partition only.
         split_seed: seed of the candidates of sampled-99.
         in_time: whether `train` is in the order of time.
+        left_out: [k] rows of items that training-share left out of `train`; None: nothing.
     """
 
     users: Words
@@ -50,11 +51,17 @@ class Histories:
     dropped_users: int
     split_seed: int
     in_time: bool
+    left_out: Ragged | None = None
+
+    @cached_property
+    def had(self) -> Ragged:
+        """[k] What each user had before anything is held out, learned from or left out: never a candidate."""
+        return self.train if self.left_out is None else one_after_another(self.train, self.left_out)
 
     @cached_property
     def whole(self) -> Ragged:
         """Everything that each user ever touched."""
-        parts = (self.train, self.validation, self.test)
+        parts = (self.had, self.validation, self.test)
         owners = np.concatenate([part.row_of_value for part in parts])
         return Ragged.from_pairs(owners, np.concatenate([part.values for part in parts]), len(self.users))
 
@@ -97,6 +104,8 @@ def _interactions(options: DataOptions, changed: int) -> Interactions:
         user_column=options.user_column,
         item_column=options.item_column,
         time_column=options.time_column,
+        title_column=options.title_column,
+        skip_broken_rows=options.skip_broken_rows,
     )
 
 
@@ -130,7 +139,14 @@ def _histories(
 ) -> Histories:
     from data_partition import make_split
 
-    split = make_split(interactions, options.split, options.hold_out, options.split_seed, options.validation_share)
+    split = make_split(
+        interactions,
+        options.split,
+        options.hold_out,
+        options.split_seed,
+        options.validation_share,
+        options.training_share,
+    )
     return Histories(
         users=interactions.user_keys[here],
         train=split.train.take(here),
@@ -143,6 +159,7 @@ def _histories(
         dropped_users=interactions.dropped_users if partition == 0 else 0,
         split_seed=options.split_seed,
         in_time=interactions.has_time,
+        left_out=None if split.left_out is None else split.left_out.take(here),
     )
 
 

@@ -6,7 +6,7 @@ message. A node of a deployment, whose settings say where its state is, never ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +49,16 @@ def watched(scorer: ScoreBlock, positions: NDArray[np.int64], watch: Watch | Non
     return scores
 
 
+def together(watches: Sequence[Watch]) -> Watch:
+    """All of them, one after another."""
+
+    def told(positions: NDArray[np.int64], scores: NDArray[np.float32]) -> None:
+        for watch in watches:
+            watch(positions, scores)
+
+    return told
+
+
 class Shown:
     """Collects the best items of the users of a node.
 
@@ -68,7 +78,7 @@ class Shown:
         """As `Watch`; among items of equal score the first of the catalogue comes first."""
         if self._exclude_known:
             histories = self._histories
-            known = one_after_another(histories.train.take(positions), histories.validation.take(positions))
+            known = one_after_another(histories.had.take(positions), histories.validation.take(positions))
             scores = scores.copy()
             scores[known.row_of_value, known.values] = -np.inf
         items, best = best_items(scores, self._length)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import Specs
+from bouquet.attacks import refuse_in_deployment
 from bouquet.config import RunConfig, Scalar
 from bouquet.errors import WireError
 from bouquet.policy import Policy
@@ -91,6 +92,8 @@ def place_of(config: RunConfig, node: Mapping[str, Scalar]) -> Place:
     """
     # A deployed node is told where its state is; it can lose power at any time.
     simulated = "state-dir" not in node
+    if not simulated:
+        refuse_in_deployment(config)
     if "shard" in node:
         histories = histories_of_shard(Path(str(node["shard"])), config)
     else:

@@ -12,6 +12,9 @@ up to their rounding (Mironov, CCS 2012), against which nothing is done here.
 
 Decoys (`decoy-rows`) are no matter of rows: the whole update is that of a user who has them (`Host.shown`).
 
+In a run with differential privacy (`dp-epsilon`, `dp-noise-multiplier`) a device does one thing: it scales its change
+down to L2 norm `dp-clip`, and a little below, so that no rounding leads above it. The server adds the noise.
+
 Noise comes from a secret of the node where the run asks for it. The run's own seed is known to the server, which could
 draw the same again and take it off; so without a secret the protections can be tried out, and protect nothing.
 """
@@ -24,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.config import PrivacyOptions
-from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Purpose, Words, normals
 from client_app.personalization.base import Changes
 
@@ -63,14 +65,40 @@ def protect(
         rows.append(items)
         for name, values in own.items():
             by_item[name].append(values.astype(np.float32))
-    lengths = np.array([len(items) for items in rows], dtype=np.int64)
-    joined = np.concatenate(rows).astype(np.int32) if rows else np.zeros(0, np.int32)
-    return replace(
-        changes,
-        rows=Ragged.from_lengths(lengths, joined),
-        by_item={name: np.concatenate(parts) if parts else changes.by_item[name] for name, parts in by_item.items()},
-        dense=dense,
-    )
+    return changes.rebuilt(rows, by_item, dense)
+
+
+def norms(changes: Changes) -> NDArray[np.float64]:
+    """[c] L2 norm of all that each user changes, over all arrays together."""
+    count, owner = len(changes.users), changes.rows.row_of_value
+    square = np.zeros(count)
+    for values in changes.by_item.values():
+        rows = (values.astype(np.float64) ** 2).sum(axis=tuple(range(1, values.ndim)))
+        square += np.bincount(owner, rows, minlength=count)
+    for values in changes.dense.values():
+        square += (values.astype(np.float64) ** 2).sum(axis=tuple(range(1, values.ndim)))
+    return np.sqrt(square)
+
+
+def limited(changes: Changes, clip: float) -> tuple[Changes, NDArray[np.bool_]]:
+    """The changes with an L2 norm of at most `clip` for each user.
+
+    Returns:
+        them, and [c] whose were within the limit as they came.
+    """
+    found = norms(changes)
+    within = found <= clip
+    # float32 rounds each number by a share of 2^-24 at the most.
+    most = clip * (1 - 2.0**-20)
+    factors = np.minimum(1.0, np.divide(most, found, out=np.ones(len(found)), where=found > 0))
+    of_rows = factors[changes.rows.row_of_value]
+
+    def scaled(values: NDArray[np.floating], by: NDArray[np.float64]) -> NDArray[np.floating]:
+        return (values * by.reshape(-1, *[1] * (values.ndim - 1))).astype(np.float32)
+
+    by_item = {name: scaled(values, of_rows) for name, values in changes.by_item.items()}
+    dense = {name: scaled(values, factors) for name, values in changes.dense.items()}
+    return replace(changes, by_item=by_item, dense=dense), within
 
 
 def _everywhere(

@@ -34,7 +34,7 @@ def scorer(
         histories: [k] rows of items that may be read of the users, oldest first.
         own_rows: rows that users have fine-tuned; not together with methods that change what the model sees.
     """
-    methods = [method for method in methods if method.in_loss]
+    methods = [method for method in methods if method.in_view]
     if takes_tensors(backbone, methods):
         from client_app.node.tensor_scoring import tensor_scorer
 

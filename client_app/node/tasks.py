@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,14 @@ def backend_of(options: TrainingOptions) -> Backend:
     """How local training is computed."""
     compiled = "numba" if options.device == "cpu" else "torch"
     return BACKENDS[compiled if options.backend == "auto" else options.backend]
+
+
+def training_of(host: Host) -> Backend:
+    """How the users of a node train: as the run computes it, in the way of its methods."""
+    training = backend_of(host.config)
+    for method in reversed(host.methods):
+        training = partial(method.train, training)
+    return training
 
 
 def local_task(
@@ -116,7 +125,7 @@ def rank(
     values = evaluate_users(
         scores,
         num_items=histories.num_items,
-        train=train,
+        train=histories.had.take(positions),
         validation=validation,
         test=histories.test.take(positions),
         candidates={part: drawn.take(positions) for part, drawn in histories.candidates.items()},

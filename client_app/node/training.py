@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bouquet.arrays import Specs
-from bouquet.cells import Cells
+from bouquet.cells import Cells, CellSpec
 from bouquet.config import RunConfig, Settings
 from bouquet.extras import is_there
+from bouquet.randomness import Words
 from bouquet.wire import EvaluateReply, EvaluateRequest, RosterReply, TrainReply, TrainRequest, Update
 from client_app.node import handlers, needs
 from client_app.node.histories import Histories
@@ -45,8 +50,19 @@ class TrainingNode:
         return self.host.histories
 
     @property
+    def place(self) -> Place:
+        return self.host.place
+
+    @property
     def shared_specs(self) -> Specs:
         return self.host.shared_specs
+
+    @property
+    def cells(self) -> Mapping[str, CellSpec]:
+        return {}
+
+    def positions(self, users: Words) -> NDArray[np.int64]:
+        return self.host.positions(users)
 
     def watched_by(self, watch: Watch) -> Self:
         return replace(self, host=replace(self.host, on_scores=watch))

@@ -141,7 +141,7 @@ class _Block:
         task.private["user_embedding"][users] = vectors
         if task.whole_table:
             return self._with_untouched(trained, steps, losses)
-        changes = Changes(users=users, rows=touched, loss=losses)
+        changes = Changes(users=users, rows=touched, loss=losses, steps=steps)
         if summed:
             share = task.dtype(own_rate / rate)
             self.code.add_own(task.private[PERSONAL], users, touched.indptr, touched.values, trained, share)
@@ -171,7 +171,10 @@ class _Block:
         after = (before * factor[:, None, None]).astype(task.dtype)
         after[touched.row_of_value, touched.values] = trained
         changes = Changes(
-            users=users, rows=Ragged.from_lengths(np.full(c, m), np.tile(np.arange(m, dtype=np.int32), c)), loss=losses
+            users=users,
+            rows=Ragged.from_lengths(np.full(c, m), np.tile(np.arange(m, dtype=np.int32), c)),
+            loss=losses,
+            steps=steps,
         )
         if shared or name in task.reported:
             changes.by_item[name] = (after - before).astype(task.dtype).reshape(c * m, -1)

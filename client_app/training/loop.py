@@ -37,7 +37,7 @@ def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
     ]
     optimizer = (torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD)(groups)
 
-    loss = before = float("nan")
+    loss, before, steps = float("nan"), float("nan"), 0
     for epoch in range(options.local_epochs if len(rows) else 0):
         total = samples = 0.0
         for batch in _batches(task, user, rows, epoch):
@@ -45,6 +45,7 @@ def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
             optimizer.zero_grad()
             (recommendation + added).sum().backward()
             optimizer.step()
+            steps += 1
             total += float(recommendation.detach()) * float(batch.size)
             samples += float(batch.size)
         if samples == 0:
@@ -67,6 +68,7 @@ def _train_user(task: LocalTask, user: int, rows: np.ndarray) -> Changes:
         by_item={name: values for name, values in change.items() if task.by_item(name)},
         dense={name: values[None] for name, values in change.items() if not task.by_item(name)},
         loss=np.array([loss]),
+        steps=np.array([steps]),
     )
 
 

@@ -102,12 +102,13 @@ class Chunk:
         step = (_Adam if options.optimizer == "adam" else _SGD)(task, weights)
         tolerance, last = options.early_stop_tolerance, options.local_epochs - 1
         running = torch.ones(len(self.users), dtype=torch.float64)
-        loss = torch.full_like(running, float("nan"))
+        loss, steps = torch.full_like(running, float("nan")), torch.zeros_like(running)
         for epoch in range(options.local_epochs):
             total = torch.zeros_like(running)
             for batch in self._batches(epoch):
                 if tolerance > 0:
                     batch = _only(batch, running)
+                steps += (batch.size > 0).cpu()
                 total += self._step(arrays, weights, step, batch, working, epoch == last or tolerance > 0).cpu()
             now = total / torch.from_numpy(self.sample_lengths)
             before, loss = loss, torch.where(running > 0, now, loss)
@@ -123,6 +124,7 @@ class Chunk:
             by_item={name: values for name, values in changes.items() if task.by_item(name)},
             dense={name: values for name, values in changes.items() if not task.by_item(name)},
             loss=loss.numpy(),
+            steps=steps.numpy().astype(np.int64),
         )
 
     def _step(

@@ -72,7 +72,12 @@ def test_two_views_and_the_heat_map_of_one_user(tmp_path):
     assert min(distances) < 1e-6
     assert 0 <= told["RBO@50 of the two views"]["all"] <= 1
     assert sum(told["overlap histogram"]) == 40
+    picture = directory.path / "diagnostics.png"
+    with_heat = picture.read_bytes()
+    assert with_heat.startswith(b"\x89PNG")
+    assert picture.stat().st_mode & 0o077 == 0
     assert "heat map" not in told_of(directory)
+    assert picture.read_bytes() != with_heat, "the person's picture does not stay where it was not asked for again"
 
 
 def test_only_means_are_told(tmp_path):

@@ -48,9 +48,11 @@ def processes_below(folder):
     return found
 
 
-def test_flower_gives_what_one_process_gives(tmp_path, short_folder):
+@pytest.mark.parametrize("masks", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "masks"])
+def test_flower_gives_what_one_process_gives(tmp_path, short_folder, masks):
+    """Sums under masks are exact on their grid, whatever the masks."""
     settings = small_settings(tmp_path)
-    given = pairs({key: settings[key] for key in KEYS})
+    given = [*pairs({key: settings[key] for key in KEYS}), "-c", f"secure-sums={str(masks).lower()}"]
     environment = {**os.environ, "TMPDIR": str(short_folder)}
     for engine in ("flower", "local"):
         out = str(tmp_path / engine)

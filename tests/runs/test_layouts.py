@@ -18,8 +18,8 @@ def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, stra
     runs = {}
     for nodes in (1, 7, 40):
         # Adam makes whole steps of gradients that are rounding only. A deep network has many, and so has a term that
-        # pulls a table towards one that it has hardly left.
-        optimizer = "sgd" if strategy in ("fed3cr", "gpfedrec", *WITH_PLUG_INS) else "adam"
+        # pulls a table towards one that it has hardly left. Scaffold corrects steps of SGD.
+        optimizer = "sgd" if strategy in ("fed3cr", "gpfedrec", "scaffold", *WITH_PLUG_INS) else "adam"
         settings = small_settings(tmp_path, **method(strategy), fraction_train=fraction, optimizer=optimizer)
         runs[nodes] = run_here(tmp_path / str(nodes), settings, nodes)
     first = runs[1]
@@ -42,6 +42,19 @@ def test_other_layouts_of_users_do_not_matter_either(tmp_path):
     alone = run_here(tmp_path / "b", small_settings(tmp_path, partition="one-per-node"), 40)
     found, expected = last_checkpoint(alone).shared, last_checkpoint(by_size).shared
     np.testing.assert_allclose(found["item_embedding"], expected["item_embedding"], atol=2e-5)
+
+
+def test_a_training_share_is_the_same_on_every_layout(tmp_path):
+    """Nodes keep the same items of each user, and send sizes of what is kept."""
+    one, many = (
+        run_here(tmp_path / str(nodes), small_settings(tmp_path, training_share=0.3), nodes) for nodes in (1, 7)
+    )
+    found, expected = last_checkpoint(many).shared, last_checkpoint(one).shared
+    np.testing.assert_allclose(found["item_embedding"], expected["item_embedding"], atol=2e-5)
+    whole = run_here(tmp_path / "whole", small_settings(tmp_path), 1)
+    sizes, all_sizes = (directory.read_sizes() for directory in (one, whole))
+    # Rounded half up, which NumPy's round does not do.
+    np.testing.assert_array_equal(sizes, np.maximum(np.floor(0.3 * all_sizes + 0.5 + 1e-9), 1))
 
 
 @pytest.mark.parametrize(

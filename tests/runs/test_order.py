@@ -8,7 +8,7 @@ from flwr.app import Error, Message, RecordDict
 
 from bouquet.cli.run import run_command
 from bouquet.config import defaults
-from bouquet.engines.release import use_task_identity
+from bouquet.engines.inside import use_task_identity
 from bouquet.errors import ConfigError, RunFailed
 from bouquet.experiments.baselines import comparison_rows
 from bouquet.experiments.settings import option_classes, resolve

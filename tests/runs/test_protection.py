@@ -8,6 +8,15 @@ import pytest
 from bouquet.arrays import initial_shared
 from bouquet.config import PrivacyOptions, RunConfig
 from bouquet.errors import ConfigError
+from bouquet.experiments.probes.reading import chance as chance_of
+from bouquet.experiments.probes.reading import (
+    equal_rows,
+    guess_by_signs,
+    guess_by_sum,
+    main_direction,
+    precision,
+    watch,
+)
 from bouquet.ragged import Ragged
 from bouquet.randomness import SeededDraws, user_keys
 from bouquet.testing import Recording
@@ -20,8 +29,6 @@ from client_app.node.protection import protect
 from client_app.personalization.base import Changes
 from data_partition import load
 from tests.runs.helpers import method, run_here, small_settings
-from tests.runs.reading import chance as chance_of
-from tests.runs.reading import equal_rows, guess_by_signs, guess_by_sum, main_direction, precision, watch
 
 ROUNDS = 8
 

@@ -20,7 +20,21 @@ from tests.runs.helpers import (
 )
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedca", "fed3cr", "hetefedrec", "local", *WITH_PLUG_INS])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "fedavg",
+        "fedca",
+        "fed3cr",
+        "fedfast",
+        "hetefedrec",
+        "local",
+        "perfedrec",
+        "pfedgraph",
+        "scaffold",
+        *WITH_PLUG_INS,
+    ],
+)
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_five_rounds_and_five_more_are_ten(tmp_path, strategy, fraction):
     settings = small_settings(

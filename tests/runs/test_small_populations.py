@@ -136,12 +136,15 @@ def any_run(folders, data):
     assert_the_same_run(folders.mktemp("few"), population, *combination, **changes)
 
 
-# Every combination with the mixed population, and every other population with a quarter of them in turn.
-IN_TURN = [
-    (name, combination)
-    for place, name in enumerate(POPULATIONS)
-    for combination in (COMBINATIONS[place % 4 :: 4] if place else COMBINATIONS)
-]
+# Every population with a quarter of the combinations in turn, and the mixed one with all that have none above.
+IN_TURN = list(
+    dict.fromkeys(
+        [
+            *((name, chosen) for place, name in enumerate(POPULATIONS) for chosen in COMBINATIONS[place % 4 :: 4]),
+            *(("mixed", chosen) for chosen in COMBINATIONS if chosen not in SOME),
+        ]
+    )
+)
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ from collections import defaultdict
 
 import pytest
 
+from bouquet.errors import RunFailed
 from bouquet.reporting.trackers import values_of
+from strategies.federation.observers import Tracking
 from tests.runs.helpers import run_here, small_settings
 
 
@@ -102,6 +104,31 @@ def test_mlflow_has_every_round_once_also_when_the_run_is_resumed(tmp_path, monk
     assert sorted(point.step for point in history) == [1, 2, 3, 4, 5]
     test = directory.read_summary()["test"]["full"]["NDCG@10"]
     assert run.data.metrics["reported/test/full/NDCG_at_10"] == pytest.approx(test)
+
+
+@pytest.mark.parametrize(("how", "status"), [("fails", "FAILED"), ("is stopped", "KILLED")])
+def test_mlflow_is_told_how_a_run_ended_that_has_no_result(tmp_path, monkeypatch, how, status):
+    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    settings = small_settings(tmp_path, tracker="mlflow", num_server_rounds=3, checkpoint_every=1)
+    broken = KeyboardInterrupt if how == "is stopped" else RunFailed
+
+    def look(tracking, server_round):
+        told(tracking, server_round)
+        if server_round == 2:
+            raise broken
+
+    told = Tracking.look
+    monkeypatch.setattr(Tracking, "look", look)
+    with pytest.raises(broken):
+        run_here(tmp_path / "run", settings, 1)
+    monkeypatch.setattr(Tracking, "look", told)
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'run' / 'mlflow' / 'mlflow.db'}")
+    identity = (tmp_path / "run" / "mlflow" / "run-id").read_text()
+    assert client.get_run(identity).info.status == status
+    directory = run_here(tmp_path / "run", settings | {"resume": str(tmp_path / "run")}, 1)
+    assert client.get_run(identity).info.status == "FINISHED"
+    assert directory.read_summary()["status"] == "completed"
 
 
 def test_weights_and_biases_is_offline_and_has_every_round_once(tmp_path, monkeypatch):
