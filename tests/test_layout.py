@@ -256,7 +256,7 @@ LOCAL = {
 }
 WORDS = {"ease": EASE, "local": LOCAL}
 ALLOWED = {
-    ("bouquet/config.py", "fedavg"): "the default of 'strategy'",
+    ("bouquet/config/run.py", "fedavg"): "the default of 'strategy'",
     ("bouquet/experiments/baselines.py", "fedavg"): "the row beside methods that train nothing",
     ("bouquet/cli/screen.py", "ials"): "the row",
     ("models/centralized/__init__.py", "ials"): "the row",
