@@ -101,7 +101,20 @@ def main(arguments: list[str]) -> None:
     os.close(write)
     words = ["--host", given.host, "--port", given.port, "--ssl-ca-certfile", given.ssl_ca_certfile]
     words += ["--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
-    be_supernode([*rest, *words])
+    _end(_be_supernode, [*rest, *words])
+
+
+def _be_supernode(words: list[str]) -> None:
+    """Be Flower's SuperNode, for as long as it has a connection.
+
+    What Flower does not expect of one, as a call that a server with too much work has cancelled, ends its loop in
+    silence, and not the thread that its executor asks: such a SuperNode would be there for ever, and ask for nothing.
+
+    Raises:
+        RunFailed: it has ended; who keeps it running starts it again.
+    """
+    be_supernode(words)
+    raise RunFailed("The SuperNode has lost its connection.")
 
 
 def _say(pipe: int) -> None:

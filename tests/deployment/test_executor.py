@@ -6,15 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, DeactivateNodeResponse, PullMessagesResponse
+from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
 from bouquet import __version__
+from bouquet.deployment.keys import make_keys
 from bouquet.deployment.local import MARK
 from bouquet.engines.app_folder import write_app_folder
+from bouquet.engines.ports import free_port
 from bouquet.engines.processes import marked_processes
 from bouquet.errors import ConfigError
+from bouquet.own_packages import command as own_program
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.edge.asking import pull_parts_soon
 from client_app.edge.supernode import APP, installed_app
@@ -108,6 +116,52 @@ def test_a_message_that_wants_more_memory_than_is_free_fails_and_nothing_else_do
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == "refused\n"
+
+
+class BusySuperLink(FleetServicer):
+    """Lets a node in, and cancels its second question for messages, as a SuperLink with too much work does."""
+
+    def __init__(self):
+        self.questions = 0
+
+    def ActivateNode(self, request, context):
+        return ActivateNodeResponse(node_id=7)
+
+    def DeactivateNode(self, request, context):
+        return DeactivateNodeResponse()
+
+    def SendNodeHeartbeat(self, request, context):
+        return SendNodeHeartbeatResponse(success=True)
+
+    def PullMessages(self, request, context):
+        self.questions += 1
+        if self.questions > 1:
+            context.abort(grpc.StatusCode.CANCELLED, "")
+        return PullMessagesResponse()
+
+
+def test_a_supernode_whose_connection_breaks_in_a_way_that_flower_does_not_expect_ends(tmp_path):
+    """Its loop is over, and a thread of it was left: 47 of 100 devices of a busy machine waited for nothing."""
+    make_keys(tmp_path / "keys", [], ["node-1"])
+    keys, own = tmp_path / "keys/server", tmp_path / "keys/nodes/node-1"
+    server = grpc.server(ThreadPoolExecutor(4))
+    add_FleetServicer_to_server(BusySuperLink(), server)
+    pair = (keys / "server.key").read_bytes(), (keys / "server.crt").read_bytes()
+    fleet = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', grpc.ssl_server_credentials([pair]))}"
+    server.start()
+    tls = {"certfile": own / "local.crt", "keyfile": own / "local.key", "ca-certfile": own / "local-ca.crt"}
+    command = [
+        *own_program("client_app.edge.supernode"), "--superlink", fleet, "--root-certificates", str(own / "ca.crt"),
+        "--auth-supernode-private-key", str(own / "node.key"), "--port", str(free_port()), "--poll-interval", "0.1",
+        "--rest-poll-interval", "0.1", *(word for key, path in tls.items() for word in (f"--ssl-{key}", str(path))),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    finally:
+        server.stop(None)
+    assert "SuperNode ID: 7" in done.stderr
+    assert "CANCELLED" in done.stderr
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RunFailed: The SuperNode has lost its connection.")
 
 
 def settings_of(tmp_path, **changes):
