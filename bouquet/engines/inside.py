@@ -228,6 +228,21 @@ def supernode_asks(replaced: Callable[[Callable[..., int | None]], Callable[...,
     vars(flower)["_pull_and_store_message"] = replaced(vars(flower)["_pull_and_store_message"])
 
 
+def supernode_tries_again(codes: Sequence[str]) -> None:
+    """Have a SuperNode repeat calls that end with one of these codes of gRPC as it does where no server answers."""
+    from flwr.supernode import start_client_internal as flower
+
+    make = vars(flower)["make_simple_grpc_retry_invoker"]
+
+    def patient() -> Any:
+        found = make()
+        gives_up = found.should_giveup
+        found.should_giveup = lambda error: error.code().name not in codes and gives_up(error)
+        return found
+
+    vars(flower)["make_simple_grpc_retry_invoker"] = patient
+
+
 def parts_come_soon(first: float, longest: float) -> None:
     """Have this process ask soon again for the parts of a message, which follow it; Flower waits a second or more.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bouquet.conditions import FRESH_SECONDS, RESTS, Conditions
-from bouquet.engines.inside import parts_come_soon, supernode_asks, supernode_sleeps
+from bouquet.engines.inside import parts_come_soon, supernode_asks, supernode_sleeps, supernode_tries_again
 from bouquet.engines.polling import Polling
 from bouquet.reporting.events import event
 
@@ -25,6 +25,10 @@ PART_SECONDS, LATE_PART_SECONDS = 0.02, 0.2
 # A reply that the server has not fetched yet is lost when its node leaves: Flower then says that the node is gone.
 LINGER_SECONDS = 10.0
 
+# Calls that a SuperLink with too much work has not taken up. Flower's SuperNode ends with the first of them, and a
+# thousand SuperNodes that start anew are no help to such a SuperLink.
+BUSY_CODES = ("CANCELLED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
+
 # M_ARENA_MAX of <malloc.h>.
 _ARENA_MAX = -8
 
@@ -32,6 +36,11 @@ _ARENA_MAX = -8
 def pull_parts_soon() -> None:
     """Have this process ask soon again for the parts of a message."""
     parts_come_soon(PART_SECONDS, LATE_PART_SECONDS)
+
+
+def wait_for_a_busy_superlink() -> None:
+    """Have the SuperNode repeat what a SuperLink with too much work does not answer, later and later."""
+    supernode_tries_again(BUSY_CODES)
 
 
 def look_for_messages_often(work: Callable[[], None], polling: Polling) -> None:

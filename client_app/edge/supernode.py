@@ -43,6 +43,7 @@ from client_app.edge.asking import (
     leave_unless,
     look_for_messages_often,
     pull_parts_soon,
+    wait_for_a_busy_superlink,
 )
 
 APP = "bouquet/bouquet"
@@ -93,6 +94,7 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_end_with, args=(keeper,), daemon=True).start()
     look_for_messages_often(lambda: _say(working), Polling(given.busy, given.rest))
     leave_after_a_lost_message()
+    wait_for_a_busy_superlink()
     if given.only_when:
         leave_unless(Conditions(given.only_when))
     # Through a pipe: a file would be left with the secret in it when this process is killed.
@@ -107,8 +109,8 @@ def main(arguments: list[str]) -> None:
 def _be_supernode(words: list[str]) -> None:
     """Be Flower's SuperNode, for as long as it has a connection.
 
-    What Flower does not expect of one, as a call that a server with too much work has cancelled, ends its loop in
-    silence, and not the thread that its executor asks: such a SuperNode would be there for ever, and ask for nothing.
+    What Flower does not expect of one, as an error in the SuperLink, ends its loop in silence, and not the thread that
+    its executor asks: such a SuperNode would be there for ever, and ask for nothing.
 
     Raises:
         RunFailed: it has ended; who keeps it running starts it again.
