@@ -61,7 +61,7 @@ def installation(*others: Path) -> Iterator[Installation]:
         sources = [folder / "source", *(folder / other.name for other in others)]
         for package in PACKAGES:
             shutil.copytree(REPOSITORY / package, sources[0] / package, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in ("pyproject.toml", "README.md", "LICENSE"):
+        for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(REPOSITORY / file, sources[0])
         for other, source in zip(others, sources[1:], strict=True):
             shutil.copytree(other, source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
