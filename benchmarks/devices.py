@@ -2,7 +2,8 @@
 
 Each has keys, a history and a folder of state of its own, and all the processes that a device has: what keeps the node
 running, its SuperNode, and an executor with its children while messages come. Memory is the share that a process has of
-its pages (PSS), the sum over all processes of all devices.
+its pages (PSS), the sum over all processes of all devices. Devices have a lower priority than the SuperLink and the
+ServerApp, which in a deployment do not share their processors with a hundred others.
 
     python -m benchmarks.devices --devices 100
     python -m benchmarks.devices --devices 10 --strategies sequential-rules fedavg --rounds 3
@@ -37,6 +38,7 @@ from data_partition import synthetic
 
 ITEMS, MEAN_LENGTH = 300, 15.0
 LOOK_SECONDS = 5.0
+NICENESS = 10
 # A device holds its processes in a tree of its own, so the mark of the tree that it is in does not find them.
 MARK = "BOUQUET_BENCHMARK"
 MIB = 1024
@@ -124,7 +126,7 @@ def _start(names: Sequence[str], folder: Path, fleet: str, environment: Mapping[
         lines = (f"i{item},{time_}\n" for time_, item in enumerate(np.asarray(made.row(number)).tolist()))
         (own / "history.csv").write_text("item,time\n" + "".join(lines))
         command = [
-            str(Path(sys.executable).parent / "bouquet"), "node", "--superlink", fleet, "--user", name,
+            "nice", "-n", str(NICENESS), str(Path(sys.executable).parent / "bouquet"), "node", "--superlink", fleet, "--user", name,
             "--data", str(own / "history.csv"), "--state", str(own / "state"),
             "--keys", str(folder / "keys/nodes" / name),
         ]  # fmt: skip
