@@ -126,8 +126,8 @@ def _start(names: Sequence[str], folder: Path, fleet: str, environment: Mapping[
         lines = (f"i{item},{time_}\n" for time_, item in enumerate(np.asarray(made.row(number)).tolist()))
         (own / "history.csv").write_text("item,time\n" + "".join(lines))
         command = [
-            "nice", "-n", str(NICENESS), str(Path(sys.executable).parent / "bouquet"), "node", "--superlink", fleet, "--user", name,
-            "--data", str(own / "history.csv"), "--state", str(own / "state"),
+            "nice", "-n", str(NICENESS), str(Path(sys.executable).parent / "bouquet"), "node", "--superlink", fleet,
+            "--user", name, "--data", str(own / "history.csv"), "--state", str(own / "state"),
             "--keys", str(folder / "keys/nodes" / name),
         ]  # fmt: skip
         with (own / "log").open("wb") as file:
