@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from bouquet.config import Scalar, Settings, lookup
-from bouquet.methods import METHODS, check_attack, check_robust
+from bouquet.methods import METHODS, check_attack, check_private, check_robust
 from bouquet.methods.manifest import class_at
 from bouquet.reporting.run_directory import RunDirectory
 from strategies.federation.base import BaseStrategy
@@ -22,7 +22,9 @@ def strategy_of(settings: Settings, directory: RunDirectory) -> BaseStrategy:
     method = lookup(METHODS, "strategy", settings.run.strategy)
     check_robust(method, settings.run)
     check_attack(method, settings.run)
-    made: BaseStrategy = class_at(method.strategy)(settings.run, settings.of(method.options), directory)
+    check_private(method, settings.run)
+    place = method.private if settings.run.private and method.private else method.strategy
+    made: BaseStrategy = class_at(place)(settings.run, settings.of(method.options), directory)
     return made
 
 

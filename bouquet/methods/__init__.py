@@ -102,6 +102,19 @@ def check_attack(method: Method, run: RunConfig) -> None:
     raise ConfigError(f"{method.name} has no change of a model, and attack '{run.attack}' is one: {instead}.")
 
 
+def check_private(method: Method, run: RunConfig) -> None:
+    """Refuse to make a model of sums private where what users give to them has no limit.
+
+    Raises:
+        ConfigError: says so.
+    """
+    if run.private and method.kind == "sums" and method.private is None:
+        raise ConfigError(
+            f"{method.name} has no limit by user on its sums yet, so dp-epsilon and dp-noise-multiplier cannot make it "
+            "private: take another method (docs/reference/differential-privacy.md), or leave them out."
+        )
+
+
 def check_robust(method: Method, run: RunConfig) -> None:
     """Refuse a robust aggregation where it has no mean of users' changes to take the place of.
 

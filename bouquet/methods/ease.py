@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from bouquet.cells import CellSpec
@@ -13,8 +11,6 @@ from bouquet.methods.parts import NO_MODEL, SumsOptions
 
 class EaseOptions(SumsOptions):
     """How strongly weights are held down."""
-
-    private_sums: ClassVar[bool] = True
 
     ease_regularization: float = Field(300.0, gt=0, description="λ of the ridge regression.")
     ease_recency: float = Field(
@@ -34,6 +30,7 @@ EASE = Method(
     options=EaseOptions,
     strategy="strategies.sums.ease:Ease",
     device="client_app.sums.ease:Ease",
+    private="strategies.sums.ease:PrivateEase",
     sends="which items it has together, counted, once",
     keeps="the history",
     plug_ins=False,

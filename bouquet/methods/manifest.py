@@ -40,6 +40,8 @@ class Method:
             holds (`bouquet.methods.parts`) or of a plug-in that it builds on.
         strategy: "module:Class", a `BaseStrategy`.
         device: "module:Class", a `Personalization`; None: a device trains the model as it comes.
+        private: "module:Class" of the strategy of a run with dp-epsilon, with kind "sums", whose devices give limited
+            pairs of items then (a `PairCounter`); None: what users give to its sums has no limit.
         sends, keeps: what leaves a device, and what stays there, in words.
         plug_ins: a personalization may stand before it. Where not, `no_plug_in` says why, with {plug_in} for the other.
         sizes: from its options, the sizes of its groups' models; None: all users have the same model.
@@ -65,6 +67,7 @@ class Method:
     options: type[Options]
     strategy: str
     device: str | None = None
+    private: str | None = None
     sends: str = "changes of all shared arrays"
     keeps: str = "the user embedding"
     plug_ins: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -38,9 +38,6 @@ class ServerOptimizerOptions(Options):
 class ModelOfSums(Options):
     """What the settings of every method say whose model is made of sums over users."""
 
-    private_sums: ClassVar[bool] = False
-    """Whether what a user gives can be limited, so that noise on its sum makes it private."""
-
     @abstractmethod
     def published(self, num_items: int) -> dict[str, ArraySpec]:
         """The arrays that devices recommend with, by item along the first axis."""
@@ -51,21 +48,12 @@ class ModelOfSums(Options):
                 f"{run.strategy} sends exact sums, and update-clip, update-noise and decoy-rows would make something "
                 "else of them: leave them out."
             )
-        if run.private:
-            self._check_private(run)
-        if run.repeats == "keep":
-            raise ConfigError(f"{run.strategy} counts an item of a history once: take repeats = 'drop'.")
-
-    def _check_private(self, run: RunConfig) -> None:
-        if not self.private_sums:
-            raise ConfigError(
-                f"{run.strategy} has no limit by user on its sums yet, so dp-epsilon and dp-noise-multiplier cannot "
-                "make it private: take another method (docs/reference/differential-privacy.md), or leave them out."
-            )
-        if run.dp_clip_quantile:
+        if run.private and run.dp_clip_quantile:
             raise ConfigError(
                 f"{run.strategy} has one round, in which no limit follows anything: leave dp-clip-quantile out."
             )
+        if run.repeats == "keep":
+            raise ConfigError(f"{run.strategy} counts an item of a history once: take repeats = 'drop'.")
 
 
 class SumsOptions(ModelOfSums):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from bouquet.cells import CellSpec
@@ -13,8 +11,6 @@ from bouquet.methods.parts import NO_MODEL, SumsOptions
 
 class SequentialRulesOptions(SumsOptions):
     """How far apart two items may be, and what their transitions count for."""
-
-    private_sums: ClassVar[bool] = True
 
     sequential_rules_window: int = Field(
         10, ge=1, description="L: an item counts for the next L of a history, and the newest L are recommended from."
@@ -42,6 +38,7 @@ SEQUENTIAL_RULES = Method(
     options=SequentialRulesOptions,
     strategy="strategies.sums.sequential_rules:SequentialRules",
     device="client_app.sums.sequential_rules:SequentialRules",
+    private="strategies.sums.sequential_rules:PrivateSequentialRules",
     sends="which items came soon after which, counted, once",
     keeps="the history",
     plug_ins=False,

@@ -21,7 +21,7 @@ from bouquet.device import GIVEN
 from bouquet.errors import ConfigError
 from bouquet.evaluation import evaluate_users
 from bouquet.evaluation.evaluate import ScoreBlock
-from bouquet.methods import METHODS, PLUG_INS
+from bouquet.methods import METHODS, PLUG_INS, check_private
 from bouquet.methods.manifest import class_at
 from bouquet.methods.parts import ModelOfSums
 from bouquet.needs import refuse_disk
@@ -50,6 +50,7 @@ def node_of_sums(settings: Settings, place: Place) -> SumsNode:
     options, device = settings.of(method.options), class_at(str(method.device))
     assert isinstance(options, ModelOfSums)
     options.check_run(config)
+    check_private(method, config)
     if config.personalization != "none":
         plug_in = PLUG_INS[config.personalization]
         raise ConfigError(method.no_plug_in.format(name=method.name, plug_in=plug_in and plug_in.name))

@@ -1,4 +1,4 @@
-"""What all methods of sums share on the server: adding up, keeping, publishing."""
+"""What methods of sums of cells share on the server: adding up, and keeping."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -14,25 +13,20 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bouquet.arrays import Arrays, Specs
-from bouquet.catalogue import fingerprint, read_catalogue
 from bouquet.cells import Cells, CellSpec
 from bouquet.config import RunConfig
-from bouquet.errors import ConfigError
-from bouquet.methods.parts import PAIRS, ModelOfSums, SumsOptions, published_factors
-from bouquet.published import PublishedModel
+from bouquet.methods.parts import SumsOptions
 from bouquet.reporting.events import event
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
-from strategies.federation.base import BaseStrategy, Extra
-from strategies.sums.private import leading, noisy_pairs, too_long
+from strategies.federation.base import Extra
+from strategies.sums.publishing import PublishingStrategy
 
 Matrix = NDArray[np.floating]
 Weights: TypeAlias = Matrix | sparse.csr_matrix
 Sums = Mapping[str, sparse.csr_matrix]
 # So many cells of a row-wise result are looked at at once.
 _BLOCK = 2**24
-# In a checkpoint: how many items its rows are of, and their fingerprint.
-_ITEMS, _CATALOGUE = "items", "catalogue"
 # Of a cell its value in 64 bits and its column in 32.
 _CELL_BYTES = 12
 
@@ -50,46 +44,6 @@ class Largest:
     cell: NDArray[np.float64]
     all_cells: NDArray[np.float64]
     line: NDArray[np.float64] | None = None
-
-
-class PublishingStrategy(BaseStrategy):
-    """Publishes arrays that devices recommend with, each from its own history."""
-
-    weighting = "uniform"
-    options: ModelOfSums
-
-    def __init__(self, config: RunConfig, options: ModelOfSums, directory: RunDirectory) -> None:
-        super().__init__(config, options, directory)
-        self._published: Arrays = {}
-        self._round = 0
-
-    def traveling(self, specs: Specs) -> Specs:
-        return self.options.published(self.roster.num_items)
-
-    def publish(self, arrays: Arrays, server_round: int) -> Arrays:
-        """The arrays, which `finish` writes if none are published after them."""
-        self._published, self._round = arrays, server_round
-        return arrays
-
-    def extra_arrays(self) -> Extra:
-        fingerprinted = np.frombuffer(self.roster.catalogue.encode(), np.uint8)
-        return {_ITEMS: np.array(self.roster.num_items), _CATALOGUE: fingerprinted}
-
-    def grows_from(self, arrays: Extra) -> bool:
-        """Items may join a published catalogue at its end: what was learned of the others stays."""
-        if not self.config.catalogue_file or _CATALOGUE not in arrays:
-            return False
-        before = int(arrays[_ITEMS].item())
-        items = read_catalogue(Path(self.config.catalogue_file)).items
-        return before <= len(items) and fingerprint(items[:before]).encode() == arrays[_CATALOGUE].tobytes()
-
-    def finish(self) -> None:
-        """Write what was published last, for devices that never took part."""
-        if self._published:
-            model = PublishedModel(
-                self.config.strategy, self.options.to_flat(), self.roster.catalogue, self._published, self._round
-            )
-            model.save(self.directory.model)
 
 
 class SumsStrategy(PublishingStrategy):
@@ -118,35 +72,16 @@ class SumsStrategy(PublishingStrategy):
         return {}
 
     def summed(self, num_items: int) -> Mapping[str, CellSpec]:
-        if self.privacy:
-            return {PAIRS: CellSpec((num_items, num_items), symmetric=True)}
         return self.options.cells(num_items)
-
-    def traveling(self, specs: Specs) -> Specs:
-        if self.privacy:
-            return published_factors(self.roster.num_items, self.config.dp_rank)
-        return super().traveling(specs)
-
-    def factors_of(self, values: NDArray[np.float64], vectors: NDArray[np.float64], edge: float) -> Arrays:
-        """What is published of a private sum of pairs, of its leading eigenvalues [r] and eigenvectors [m, r].
-
-        Args:
-            edge: about the largest eigenvalue of the noise alone.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no private sum")
 
     def needed(self, shared: Arrays) -> Arrays:
         return {}
 
     def prepare(self) -> None:
-        if self.privacy and self.config.num_server_rounds > 1:
-            raise ConfigError(f"A private sum is told once: with {self.config.strategy} take num-server-rounds = 1.")
         self._sums = {name: sparse.csr_matrix(spec.shape) for name, spec in self.summed(self.roster.num_items).items()}
 
     def refusal(self, reply: TrainReply, users: NDArray[np.int64]) -> str:
         """Users give no more than their histories can hold; an increment can take off as much and add as much."""
-        if self.privacy:
-            return too_long(reply, self.config.dp_clip)
         known = np.maximum(reply.sizes, self.roster.sizes[users])
         if (reply.sizes < 0).any() or (known > self.roster.num_items).any():
             return f"a user has a number of interactions outside 0 to {self.roster.num_items}"
@@ -165,11 +100,6 @@ class SumsStrategy(PublishingStrategy):
     def aggregate(
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
     ) -> Arrays:
-        if self.privacy:
-            pairs = noisy_pairs(self.privacy, replies, self.roster.num_items, self.config.dp_clip, server_round)
-            # Wigner's semicircle ends at 2 √m times the standard deviation off the diagonal, σ / √2.
-            edge = self.privacy.ledger.noise * self.config.dp_clip * float(np.sqrt(2 * self.roster.num_items))
-            return self.publish(self.factors_of(*leading(pairs, self.config.dp_rank), edge), server_round)
         for reply in replies:
             for name, cells in reply.cells.items():
                 if len(cells.columns):
@@ -196,9 +126,6 @@ class SumsStrategy(PublishingStrategy):
         version, key = int(self.versions[user]), f"{int(self.roster.users[user]):016x}"
         if not version:
             return
-        if self.privacy:
-            event("not withdrawn", user=key, reason="what was published of a private sum cannot be taken back")
-            return
         if version not in given:
             event("not withdrawn", user=key, reason=f"its device does not know what it gave in round {version}")
             return
@@ -224,11 +151,10 @@ class SumsStrategy(PublishingStrategy):
             self._sums[name] = sparse.csr_matrix((data, indices, rows), shape=spec.shape)
 
     def kept_bytes(self) -> int:
-        return 0 if self.privacy else int(_CELL_BYTES * self.most_cells())
+        return int(_CELL_BYTES * self.most_cells())
 
     def working_bytes(self) -> float:
-        # Private: the matrix, its upper half with noise and with numbers of rows and columns, and what is left of it.
-        return 8.0 * 5 * self.roster.num_items**2 if self.privacy else 2.0 * self.kept_bytes()
+        return 2.0 * self.kept_bytes()
 
     def most_cells(self) -> float:
         """Cells of all sums; users overlap, so that there are at most as many as a matrix has."""

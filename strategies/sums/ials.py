@@ -27,7 +27,7 @@ from bouquet.methods.ials import IalsOptions
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
 from strategies.federation.base import Extra
-from strategies.sums.base import PublishingStrategy
+from strategies.sums.publishing import PublishingStrategy
 
 Rows = NDArray[np.float64]
 # What was rounded on the way, beside the bound of what users can give.

@@ -12,6 +12,7 @@ from bouquet.arrays import Arrays
 from bouquet.cells import quantized
 from bouquet.methods.sequential_rules import SequentialRulesOptions
 from strategies.sums.base import Largest, Sums, SumsStrategy
+from strategies.sums.private import PrivatePairs
 
 # So many times the largest eigenvalue of noise alone: on MovieLens-100K sums of rows hurt at 1.8 and help at 4.7.
 _CLEAR = 3.0
@@ -33,6 +34,21 @@ class SequentialRules(SumsStrategy):
         # An item stands once in a history: of what comes before it, or after it, there is so much and no more.
         return {"transitions": Largest(most, sizes * each, each), "counts": Largest(np.minimum(sizes, 1.0), sizes)}
 
+    def weights_of(self, sums: Sums) -> sparse.csr_matrix:
+        options, counts = self.options, np.asarray(sums["counts"].todense(), float).ravel()
+        both = sums["transitions"] + options.sequential_rules_reverse * sums["transitions"].T
+        source, target = (
+            sparse.diags(np.power(counts, -power, out=np.zeros(len(counts)), where=counts > 0))
+            for power in (options.sequential_rules_source, options.sequential_rules_target)
+        )
+        return (source @ both @ target).tocsr()
+
+
+class PrivateSequentialRules(PrivatePairs):
+    """K of what is left of a noisy sum of transitions in both directions."""
+
+    options: SequentialRulesOptions
+
     def factors_of(self, values: NDArray[np.float64], vectors: NDArray[np.float64], edge: float) -> Arrays:
         """K = D̂^-b M̂ D̂^-b', with D̂ the sums of M̂'s rows; counts of items would cost a budget of their own.
 
@@ -50,12 +66,3 @@ class SequentialRules(SumsStrategy):
         )
         factors *= (counts**-source)[:, None]
         return {"factors": factors.astype(np.float32), "scales": (counts ** (source - target)).astype(np.float32)}
-
-    def weights_of(self, sums: Sums) -> sparse.csr_matrix:
-        options, counts = self.options, np.asarray(sums["counts"].todense(), float).ravel()
-        both = sums["transitions"] + options.sequential_rules_reverse * sums["transitions"].T
-        source, target = (
-            sparse.diags(np.power(counts, -power, out=np.zeros(len(counts)), where=counts > 0))
-            for power in (options.sequential_rules_source, options.sequential_rules_target)
-        )
-        return (source @ both @ target).tocsr()

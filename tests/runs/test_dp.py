@@ -223,7 +223,7 @@ def test_factors_are_the_ridge_regression_of_what_is_left_of_the_matrix(tmp_path
     """EASE's weights of G = V Λ Vᵀ by the inverse of G + λI, beside what is published and what a device makes of it."""
     from bouquet.ragged import Ragged
     from client_app.sums.ease import Ease as Device
-    from strategies.sums.ease import Ease
+    from strategies.sums.ease import PrivateEase
 
     draws, options = np.random.default_rng(0), METHODS["ease"].options(ease_regularization=7.0)
     vectors, _ = np.linalg.qr(draws.standard_normal((30, 4)))
@@ -237,7 +237,7 @@ def test_factors_are_the_ridge_regression_of_what_is_left_of_the_matrix(tmp_path
 
     half = Half()
     half.options = options
-    found = Ease.factors_of(half, values, vectors, 1.0)
+    found = PrivateEase.factors_of(half, values, vectors, 1.0)
     weights = found["factors"] @ found["factors"].T * found["scales"]
     np.fill_diagonal(weights, 0.0)
     np.testing.assert_allclose(weights, expected, atol=1e-6)

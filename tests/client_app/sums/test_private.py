@@ -12,7 +12,7 @@ from bouquet.ragged import Ragged
 from client_app.sums.private import PrivateCounter, norms
 
 ITEMS = 40
-METHODS_OF_PAIRS = [m.name for m in METHODS.values() if m.kind == "sums" and getattr(m.options, "private_sums", False)]
+METHODS_OF_PAIRS = [m.name for m in METHODS.values() if m.private]
 histories = st.lists(st.integers(0, ITEMS - 1), unique=True, max_size=ITEMS)
 settings_of = {"sequential-rules": {"sequential-rules-window": 6, "sequential-rules-decay": 0.4}}
 
