@@ -18,6 +18,7 @@ from bouquet.device import Device
 from bouquet.errors import ConfigError, RunFailed, StateError
 from bouquet.files import private_folder, write_atomically
 from bouquet.history import read_events
+from bouquet.masking.names import CERTIFICATE
 from bouquet.policy import KEYS as POLICY_KEYS
 from bouquet.reporting.words import harmless_line
 from bouquet.sealing import read_seal
@@ -38,6 +39,7 @@ def node_command(
     policy: Mapping[str, str],
     only_when: Sequence[str] | None = None,
     polling: Mapping[str, str] | None = None,
+    certificate: Path | None = None,
 ) -> None:
     """Run a device until it is ended.
 
@@ -45,6 +47,7 @@ def node_command(
         policy: what of `bouquet.policy` was given this time; the rest stays as it was.
         only_when: conditions for taking part; None: as before.
         polling: what of `bouquet.engines.polling` was given this time.
+        certificate: of the device's registered key, by which other nodes know it in secure sums.
 
     Raises:
         ConfigError: something that is needed was not given, or the device is running already.
@@ -61,7 +64,7 @@ def node_command(
     private_folder(state)
     with running(state):
         Device(state).save_settings(settings)
-        folder = _keys(state, settings, authority)
+        folder = _keys(state, settings, authority, certificate)
         if settings.get("forgotten"):
             print("This device asked to be forgotten and only tells the server so. Begin anew in another --state.")
         # Here, so that `bouquet recommend` does without.
@@ -231,7 +234,7 @@ def keys_of(state: Path, settings: Mapping[str, str]) -> Path:
     return Path(settings["keys"]) if "keys" in settings else state / "keys"
 
 
-def _keys(state: Path, settings: dict[str, str], authority: Path | None) -> Path:
+def _keys(state: Path, settings: dict[str, str], authority: Path | None, certificate: Path | None) -> Path:
     folder = keys_of(state, settings)
     own = "keys" not in settings
     if own and not all((folder / name).exists() for name in ("node.key", "local.key", "state.key")):
@@ -244,6 +247,18 @@ def _keys(state: Path, settings: dict[str, str], authority: Path | None) -> Path
         write_atomically(folder / "ca.crt", authority.read_bytes())
     if not (folder / "ca.crt").exists():
         raise ConfigError("Give the certificate that the SuperLink's is signed with: --ca ca.crt, from the operator.")
+    if certificate:
+        # Here, so that a device that is given none does without.
+        from bouquet.masking.identity import Registered
+
+        Registered.at(folder, certificate)
+        write_atomically(folder / CERTIFICATE, certificate.read_bytes())
+    if settings.get("accept-updates") == "secure" and not (folder / CERTIFICATE).exists():
+        print(
+            "This device takes part in secure sums alone, and has no certificate by which other nodes would know it. "
+            f"The operator makes one from {folder / 'node.pub'}, with:\n  bouquet deploy keys --certify node.pub\n"
+            f"It counts from the next round once it lies in {folder} as {CERTIFICATE}, or is given with --certificate."
+        )
     return folder
 
 

@@ -75,6 +75,9 @@ def run_node(
     keys: Annotated[
         Path | None, typer.Option("--keys", help="Keys made elsewhere; else the device makes its own.")
     ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", help="The device's NODE.crt, from the operator, for secure sums.")
+    ] = None,
     user: Annotated[str, typer.Option("--user", help="Name of the user; else a random one, the first time.")] = "",
     item_column: Annotated[str, typer.Option("--item-column", help="Column of the items.")] = "item",
     time_column: Annotated[str, typer.Option("--time-column", help="Column of the times; else 'time' if there.")] = "",
@@ -111,7 +114,8 @@ def run_node(
         accept_apps=accept_apps,
     )
     polling = polling_settings(poll_interval, rest_poll_interval)
-    node_command(superlink, data, state, ca, keys, user, item_column, time_column, policy, only_when or None, polling)
+    columns = item_column, time_column
+    node_command(superlink, data, state, ca, keys, user, *columns, policy, only_when or None, polling, certificate)
 
 
 @node.command()

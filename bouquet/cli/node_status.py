@@ -15,6 +15,7 @@ from bouquet.cli.public_keys import fingerprint, named
 from bouquet.device import Device
 from bouquet.errors import DataError
 from bouquet.history import LeftOut, read_events
+from bouquet.masking.names import CERTIFICATE
 from bouquet.policy import Policy
 from bouquet.sealing import read_seal
 
@@ -37,8 +38,8 @@ def collect(state: Path) -> dict[str, Any]:
     Returns:
         `folder`, `user`, `forgotten`; `running`, and if it is its `process`, `connection` (see
         `bouquet.cli.node_record`) with its `reason`, and `since` when; of the last `bouquet node` its `superlink`, when
-        it `started`, and `ended` if it did in order; the device's public `key` and its `fingerprint`; `last_round`,
-        `history`, `catalogue_items`, `private_state`, `conditions` and `accepts`.
+        it `started`, and `ended` if it did in order; the device's public `key`, its `fingerprint`, and whether it has a
+        `certificate`; `last_round`, `history`, `catalogue_items`, `private_state`, `conditions` and `accepts`.
     """
     settings = Device(state).settings()
     keys = keys_of(state, settings).absolute()
@@ -56,6 +57,7 @@ def collect(state: Path) -> dict[str, Any]:
         **{key: record.get(key) for key in ("superlink", "started", "ended")},
         "key": str(keys / "node.pub"),
         "fingerprint": fingerprint(keys / "node.pub"),
+        "certificate": (keys / CERTIFICATE).exists(),
         "last_round": device.last_round() or None,
         "history": _history(settings),
         "catalogue_items": len(catalogue.items) if catalogue else None,
@@ -79,6 +81,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         *([f"           {history['left_out_words']}"] if history.get("left_out") else []),
         "Catalogue  " + ("none yet" if items is None else f"{items:,} items"),
         f"State      {kept['bytes'] / 1e6:.1f} MB of {kept['runs']} run{'s' * (kept['runs'] != 1)}",
+        f"Masks      {_masks(found)}",
         f"Accepts    {'; '.join(_accepts(Policy.of(found['accepts'])))}",
     ]
 
@@ -137,6 +140,12 @@ def _connection(found: Mapping[str, Any]) -> str:
         states.FAILED: f"no connection since {since}: {found['reason']}; tried again by itself",
         states.RESTING: f"not connected since {since}, while it rests",
     }.get(str(found["connection"]), "unknown")
+
+
+def _masks(found: Mapping[str, Any]) -> str:
+    if found["certificate"]:
+        return "as a certified node"
+    return f"without a certificate; the operator makes one with: bouquet deploy keys --certify {found['key']}"
 
 
 def _conditions_words(found: Mapping[str, Any]) -> str:

@@ -80,7 +80,8 @@ def keys_command(
     made = make_keys(folder, hosts, [*names, *(f"node-{number}" for number in range(1, nodes + 1))])
     print(f"{folder}: " + (", ".join(made) if made else "everything was there already") + ".")
     for key in public:
-        print(f"{certify(folder, key)} belongs into the node's folder of keys, as node.crt.")
+        path = certify(folder, key)
+        print(f"{path} is for the node: bouquet node --certificate {path.name}, or node.crt in its folder of keys.")
 
 
 def status_command(target: Target, format_: str, listen: str) -> None:

@@ -107,7 +107,8 @@ def _node_certificate(public: Path, authority_key: _Key, authority: x509.Certifi
         registered = serialization.load_ssh_public_key(public.read_bytes())
     except (OSError, ValueError) as error:
         raise StateError(f"{public} is no public key of a node ({error}).") from None
-    assert isinstance(registered, ec.EllipticCurvePublicKey)
+    if not isinstance(registered, ec.EllipticCurvePublicKey):
+        raise StateError(f"{public} is no public key of a node: it is of another kind.")
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from bouquet.engines.inside import is_in_memory
 from bouquet.engines.polling import Polling
 from bouquet.errors import ConfigError
-from bouquet.masking.names import CERTIFICATE
 from bouquet.own_packages import command as own_program
 from bouquet.policy import Policy
 
@@ -134,9 +133,8 @@ def supernode_command(
     # One word each: a command may begin with a hyphen.
     command += [f"--only-when={condition}" for condition in only_when]
     command += polling.words() if polling else []
-    if (keys / CERTIFICATE).exists():  # by which it is known to other nodes
-        node_config = {**node_config, "identity": str(keys.absolute())}
-    command += ["--node-config", node_config_text(node_config)]
+    # Where the certificate is, or will be, by which other nodes know it.
+    command += ["--node-config", node_config_text({**node_config, "identity": str(keys.absolute())})]
     return command + (["--health-server-address", health] if health else [])
 
 

@@ -101,25 +101,36 @@ class Registered(Members):
     key: EllipticCurvePrivateKey
 
     @classmethod
-    def at(cls, folder: Path) -> Registered:
+    def at(cls, folder: Path, certificate: Path | None = None) -> Registered:
         """The node whose keys lie in a folder.
 
+        Args:
+            certificate: its file, where it does not lie there yet.
         Raises:
-            ConfigError: a file is missing or cannot be read.
+            ConfigError: a file is missing or cannot be read, or they do not belong together.
         """
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import Encoding, load_ssh_private_key
         from cryptography.x509 import load_pem_x509_certificate
 
+        path = certificate or folder / CERTIFICATE
         try:
             authority = (folder / AUTHORITY).read_bytes()
-            certificate = load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+            found = load_pem_x509_certificate(path.read_bytes())
             key = load_ssh_private_key((folder / KEY).read_bytes(), None)
         except (OSError, ValueError) as error:
             raise ConfigError(f"The keys of this node in {folder} cannot be read ({error}).") from None
-        if not isinstance(key, EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise ConfigError(f"The certificate in {folder} is of another key than the node's.")
-        return cls(authority, certificate.public_bytes(Encoding.DER), key)
+        if not isinstance(key, EllipticCurvePrivateKey) or key.public_key() != found.public_key():
+            raise ConfigError(f"The certificate {path} is of another key than the node's.")
+        made = cls(authority, found.public_bytes(Encoding.DER), key)
+        try:
+            # With a wrong one all other nodes would refuse a round, and none would say whose it is.
+            made._certified(made.certificate)
+        except WireError:
+            raise ConfigError(
+                f"The certificate {path} is none of the authority of {folder / AUTHORITY}, or has run out."
+            ) from None
+        return made
 
     def sign(self, content: bytes) -> bytes:
         """With the registered key: ECDSA over SHA-256."""

@@ -25,6 +25,7 @@ from bouquet.masking.messages import (
     UnmaskRequest,
     said_beside,
 )
+from bouquet.masking.names import CERTIFICATE
 from bouquet.masking.participant import Participant
 from bouquet.masking.vectors import Layout, model_digest, refuse_length
 from bouquet.policy import Policy
@@ -167,9 +168,12 @@ def _settings(context: Context) -> Settings:
 
 
 def _identity(context: Context) -> Registered | None:
-    """This node's registered identity; None where it has no certificate, and takes everybody for what they say."""
+    """This node's registered identity; None where it has no certificate, and takes everybody for what they say.
+
+    A certificate can come while the node runs: it counts from the next round on.
+    """
     folder = str(context.node_config.get("identity", ""))
-    return Registered.at(Path(folder)) if folder else None
+    return Registered.at(Path(folder)) if folder and (Path(folder) / CERTIFICATE).exists() else None
 
 
 def _kept(context: Context) -> Participant:

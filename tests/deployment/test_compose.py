@@ -1,13 +1,18 @@
 """The Compose file and the image: who gets which key, what is published, and that every package is pinned."""
 
 import re
+import shlex
 import tomllib
 from itertools import pairwise
 
 import pytest
 from packaging.requirements import Requirement
 
+from bouquet.masking.identity import Members, Registered
+from bouquet.masking.messages import KeysRequest
+from bouquet.masking.participant import Participant
 from tests.conftest import REPOSITORY
+from tests.runs.helpers import bouquet
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with Flower")
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
@@ -42,6 +47,25 @@ def test_nobody_but_its_owner_mounts_a_private_key():
         owner = {"register": "operator", "superlink": "server"}.get(name, name)
         assert keys == (set() if name == "divide" else {f"keys-{owner}"}), name
         assert all(volumes_of(name)[volume][-1] == "ro" for volume in keys), name
+
+
+def test_every_node_gets_a_certificate_for_secure_sums_and_the_server_knows_its_authority(tmp_path):
+    """What the keys service makes, looked at as each container sees it: the volumes that it mounts, where it does."""
+    command = SERVICES["keys"]["command"].replace("--out /keys", f"--out {tmp_path}")
+    done = bouquet(*shlex.split(command.replace("${BOUQUET_HOST:-localhost}", "localhost")))
+    assert done.returncode == 0, done.stderr
+    places = {volume: tmp_path / place.removeprefix("/keys/") for volume, (place, *_) in volumes_of("keys").items()}
+    # Of the ServerApp, which the executor runs: `secure-sums-authority`.
+    assert volumes_of("executor")["keys-executor"][0] == "/keys/executor"
+    members = Members((places["keys-executor"] / "ca.crt").read_bytes())
+    nodes = [name for name in SERVICES if name.startswith(("node-", "device-"))]
+    assert len(nodes) == 5
+    for name in nodes:
+        assert volumes_of(name)[f"keys-{name}"][0] == "/keys/node", name
+        assert " --keys /keys/node " in SERVICES[name]["command"], name
+        identity = Registered.at(places[f"keys-{name}"])
+        keys = Participant.begin(KeysRequest("series", 1), identity)[1]
+        members.refuse_stranger(keys, "series", 1)
 
 
 def test_only_the_port_for_nodes_is_published_and_the_control_network_is_internal():
