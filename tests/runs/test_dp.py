@@ -126,27 +126,6 @@ def test_a_spent_budget_is_not_raised_by_more_rounds(tmp_path):
     assert run.read_summary()["privacy"]["spent_rounds"] == ROUNDS + 2
 
 
-# -- deployments -------------------------------------------------------------------------------------------------------
-
-
-def test_a_deployment_tells_nothing_that_is_not_paid_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("strategies.federation.base.is_simulated", lambda grid: False)
-    run = private(tmp_path, registered_nodes=False, min_nodes=3, evaluate_every=1, dp_metrics_noise=3.0)
-    summary, lines = run.read_summary(), run.rounds()
-    assert ["test" in line for line in lines] == [False] * (ROUNDS - 1) + [True], "metrics are paid for once"
-    assert {line["loss"] for line in lines} == {None}
-    assert {(line["users"], line["asked"]) for line in lines} == {(40, 40)}
-    assert len({line["bytes"]["up_per_user"] for line in lines}) == 1
-    told = summary["privacy"]
-    assert told["epsilon"] == pytest.approx(8.0, abs=1e-3)
-    assert told["metrics"] == "noisy means, within the budget"
-    assert told["noise_from"] == "secret draws"
-    assert summary["interactions"] is None
-    assert np.isnan(run.read_users()[1]).all()
-    errors = figures_of(summary["standard_error"])
-    assert set(errors.values()) == {None}
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
