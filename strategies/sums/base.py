@@ -38,7 +38,8 @@ class Largest:
     Attributes:
         cell: [k] the largest cell of a matrix.
         all_cells: [k] the sum of all of them.
-        line: [k] the sum of one row or one column; None where a history says nothing of it.
+        line: [k] the sum of what is said of one item: a row or a column, of a symmetric matrix both as one; None for
+            a vector.
     """
 
     cell: NDArray[np.float64]
@@ -93,7 +94,10 @@ class SumsStrategy(PublishingStrategy):
             beyond = values.sum() > (times * largest.all_cells).sum() * room
             if beyond or values.max(initial=0) > largest.cell.sum() * room:
                 return f"the cells of '{name}' are larger than {len(users)} users with its histories can give"
-            if largest.line is not None and _longest_line(reply.cells[name]) > (times * largest.line).sum() * room:
+            if largest.line is None:
+                continue
+            longest = longest_line(reply.cells[name], self.summed(self.roster.num_items)[name])
+            if longest > (times * largest.line).sum() * room:
                 return f"'{name}' says more of one item than {len(users)} users with its histories can"
         return ""
 
@@ -165,13 +169,14 @@ class SumsStrategy(PublishingStrategy):
         )
 
 
-def _longest_line(cells: Cells) -> float:
-    """The largest sum of sizes in a row or a column."""
-    values = np.abs(cells.values.astype(np.float64))
-    if not len(values):
-        return 0.0
-    by_row = np.bincount(np.repeat(np.arange(len(cells.rows)), cells.lengths), values)
-    return float(max(by_row.max(), np.bincount(cells.columns, values).max()))
+def longest_line(cells: Cells, spec: CellSpec) -> float:
+    """The largest sum of sizes in a row or a column of the whole matrix."""
+    values, rows = np.abs(cells.values.astype(np.float64)), np.repeat(cells.rows, cells.lengths)
+    by_row, by_column = (np.bincount(places, values, minlength=max(spec.shape)) for places in (rows, cells.columns))
+    if spec.symmetric:
+        twice = rows == cells.columns
+        by_row += by_column - np.bincount(rows[twice], values[twice], minlength=max(spec.shape))
+    return float(max(by_row.max(initial=0.0), by_column.max(initial=0.0)))
 
 
 def matrix_of(cells: Cells, shape: tuple[int, int]) -> sparse.csr_matrix:

@@ -20,7 +20,7 @@ class Ease(SumsStrategy):
     options: EaseOptions
 
     def largest(self, sizes: NDArray[np.float64]) -> Mapping[str, Largest]:
-        return {"together": Largest(np.minimum(sizes, 1.0), sizes * (sizes + 1) / 2)}
+        return {"together": Largest(np.minimum(sizes, 1.0), sizes * (sizes + 1) / 2, sizes)}
 
     def weights_of(self, sums: Sums) -> Matrix:
         gram = whole(sums["together"]).toarray()

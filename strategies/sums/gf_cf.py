@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bouquet.arrays import Arrays
+from bouquet.cells import FINE
 from bouquet.methods.gf_cf import GfCfOptions
 from strategies.numerics.eigenvectors import leading
 from strategies.sums.base import Largest, Sums, SumsStrategy, whole
@@ -25,10 +26,11 @@ class GfCf(SumsStrategy):
     options: GfCfOptions
 
     def largest(self, sizes: NDArray[np.float64]) -> Mapping[str, Largest]:
-        # A history that grows from n to n' takes 1 / n - 1 / n' off each of its cells: so the bounds are those of what
-        # is given now and of what was given before together, (n + 1) / 2 each, and a cell is at most 1.
+        # n (n + 1) / 2 cells of 1 / n, which is rounded by at most half a quantum. A cell is bounded by 1 and not by
+        # 1 / n: a history that was shorter before takes that off.
+        line = np.minimum(sizes, 1.0) + sizes * FINE / 2
         return {
-            "together": Largest(np.minimum(sizes, 1.0), sizes + 1),
+            "together": Largest(np.minimum(sizes, 1.0), line * (sizes + 1) / 2, line),
             "counts": Largest(np.minimum(sizes, 1.0), sizes),
         }
 

@@ -25,10 +25,11 @@ class Slist(SumsStrategy):
         before, squares = (np.concatenate([[0.0], np.cumsum(x)]) for x in (weight, weight**2))
         steps = np.maximum(sizes - 1, 0)
         seen = np.minimum(steps, window).astype(int)
+        line = longest_lines(weight, int(steps.max(initial=0)))[steps.astype(int)]
         return {
-            "next": Largest(weight[0] * (steps > 0), steps * before[seen]),
+            "next": Largest(weight[0] * (steps > 0), steps * before[seen], before[seen]),
             # Σ_t (Σ_age w)² is all of the matrix, of which the upper half travels.
-            "before": Largest(squares[seen], steps * before[seen] ** 2),
+            "before": Largest(squares[seen], steps * before[seen] ** 2, line),
         }
 
     def weights_of(self, sums: Sums) -> Matrix:
@@ -40,3 +41,17 @@ class Slist(SumsStrategy):
 
     def working_bytes(self) -> float:
         return super().working_bytes() + 8.0 * 3 * self.roster.num_items**2
+
+
+def longest_lines(weight: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
+    """[steps + 1] the largest sum of a row of P = Σ_t x_t x_tᵀ after 0, 1, … steps of one history.
+
+    Step t adds w(t - s) Σ_age w(age) to the row of the item at s.
+    """
+    window, before = len(weight), np.cumsum(weight)
+    line, longest = np.zeros(steps), np.zeros(steps + 1)
+    for t in range(steps):
+        seen = min(t + 1, window)
+        line[t + 1 - seen : t + 1] += weight[:seen][::-1] * before[seen - 1]
+        longest[t + 1] = line.max()
+    return longest

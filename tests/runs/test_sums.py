@@ -171,6 +171,36 @@ def test_more_than_histories_hold_is_refused(tmp_path, strategy, factor):
     assert_same(model_of(directory), model_of(absent))
 
 
+def of_one_item(message, answer):
+    """The fault of a node that says of one item what its histories hold of all: as much, in cells no larger."""
+    reply = answer()
+    update = reply.content["update"]
+    name = next(name for name in update if name.endswith("/values") and name != "counts/values").removesuffix("values")
+    values = update[f"{name}values"].numpy()
+    largest = values.max()
+    told = np.arange(min(int(values.sum() / largest), 60), dtype=np.int32)
+    lie = {"rows": told[:1], "lengths": np.array([len(told)], np.int32), "columns": told}
+    for part, array in (lie | {"values": np.full(len(told), largest)}).items():
+        update[f"{name}{part}"] = Array(array)
+    return reply
+
+
+@pytest.mark.parametrize("strategy", CELLS)
+def test_who_says_all_of_one_item_is_left_out_and_nobody_else(tmp_path, strategy):
+    """A line no longer than one history can have; the model is that of the 39 others."""
+    settings = settings_of(tmp_path, strategy)
+    directory = run_here(tmp_path / "run", settings, 40, Faulty, fault=of_one_item, bad={7})
+    (line,) = directory.rounds()
+    assert line["users"] == 39
+    assert "says more of one item than 1 users with its histories can" in line["failures"][0]["reason"]
+
+    def asleep(message, answer):
+        raise RuntimeError("asleep")
+
+    absent = run_here(tmp_path / "absent", settings, 40, Faulty, fault=asleep, bad={7})
+    assert_same(model_of(directory), model_of(absent))
+
+
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
