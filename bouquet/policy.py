@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bouquet.errors import ConfigError, WireError
 
 if TYPE_CHECKING:  # `bouquet recommend` does without pydantic
-    from bouquet.config import PrivacyOptions
+    from bouquet.config import RunConfig
 
 Updates = Literal["any", "sum", "secure"]
 
@@ -33,6 +33,7 @@ class Policy:
         accept_updates: "sum": no run that wants every user's update, or a vector of what it likes, on its own.
             "secure": nor one whose sums are not masked.
         accept_nodes: least nodes of a secure sum; no sum over fewer is signed or unmasked.
+        accept_dp_noise: least dp-noise-multiplier, of noise that nodes add themselves; above 0, no run without it.
         accept_items: most items of a published catalogue.
         accept_catalogue_bytes: most bytes of its items' names and titles together, in UTF-8.
         keep_series: of how many run series private state is kept, those that were used last.
@@ -45,6 +46,7 @@ class Policy:
     accept_secret_draws: bool = False
     accept_updates: Updates = "any"
     accept_nodes: int = 3
+    accept_dp_noise: float = 0.0
     accept_items: int = 1_000_000
     accept_catalogue_bytes: int = 64 * 2**20
     keep_series: int = 5
@@ -83,7 +85,7 @@ class Policy:
                 raise ConfigError(f"{_key(field.name)} is no {type(field.default).__name__}: '{value}'.") from None
         return cls(**given)
 
-    def refuse_run(self, run: PrivacyOptions, update: str, reports: Collection[str] = ()) -> None:
+    def refuse_run(self, run: RunConfig, update: str, reports: Collection[str] = ()) -> None:
         """Refuse a run that asks for more than the node gives.
 
         Args:
@@ -106,7 +108,13 @@ class Policy:
             wrong.append("updates under masks (the run: no secure-sums)")
         elif sums and update == "rows":
             wrong.append("updates as a sum over its users (the run: every user's own)")
-        if (sums or self.accept_noise) and (telling := sorted(HISTORY_REPORTS & set(reports))):
+        added = run.dp_noise_multiplier if run.dp_noise_from == "nodes" else 0.0
+        if added < self.accept_dp_noise:
+            told = f"{added:g}" if added else "none"
+            wrong.append(
+                f"noise of nodes with a dp-noise-multiplier of at least {self.accept_dp_noise:g} (the run: {told})"
+            )
+        if (sums or self.accept_noise or self.accept_dp_noise) and (telling := sorted(HISTORY_REPORTS & set(reports))):
             wrong.append(f"no vectors of single users without noise (the run: {', '.join(telling)})")
         if wrong:
             raise ConfigError(f"The policy of this node asks for {', '.join(wrong)}.")

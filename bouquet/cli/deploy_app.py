@@ -11,6 +11,7 @@ from bouquet.cli.node_app import (
     Apps,
     Clip,
     Decoys,
+    DpNoise,
     KeepSeries,
     Noise,
     OnlyWhen,
@@ -186,6 +187,7 @@ def serve_node(
     accept_secret_draws: Secret = None,
     accept_updates: Updates = None,
     accept_nodes: SumNodes = None,
+    accept_dp_noise: DpNoise = None,
     keep_series: KeepSeries = None,
     accept_apps: Apps = None,
     only_when: OnlyWhen = None,
@@ -203,6 +205,7 @@ def serve_node(
         accept_secret_draws=accept_secret_draws,
         accept_updates=accept_updates,
         accept_nodes=accept_nodes,
+        accept_dp_noise=accept_dp_noise,
         keep_series=keep_series,
         accept_apps=accept_apps,
     )

@@ -29,6 +29,12 @@ Updates = Annotated[
     ),
 ]
 SumNodes = Annotated[int | None, typer.Option("--accept-nodes", help="Least nodes of a secure sum; 3 at least.")]
+DpNoise = Annotated[
+    float | None,
+    typer.Option(
+        "--accept-dp-noise", help="Refuse runs in which nodes add no noise under masks, or less: dp-noise-multiplier."
+    ),
+]
 Items = Annotated[int | None, typer.Option("--accept-items", help="Most items of a published catalogue.")]
 CatalogueBytes = Annotated[
     int | None, typer.Option("--accept-catalogue-bytes", help="Most bytes of its items' names and titles.")
@@ -87,6 +93,7 @@ def run_node(
     accept_secret_draws: Secret = None,
     accept_updates: Updates = None,
     accept_nodes: SumNodes = None,
+    accept_dp_noise: DpNoise = None,
     accept_items: Items = None,
     accept_catalogue_bytes: CatalogueBytes = None,
     keep_series: KeepSeries = None,
@@ -108,6 +115,7 @@ def run_node(
         accept_secret_draws=accept_secret_draws,
         accept_updates=accept_updates,
         accept_nodes=accept_nodes,
+        accept_dp_noise=accept_dp_noise,
         accept_items=accept_items,
         accept_catalogue_bytes=accept_catalogue_bytes,
         keep_series=keep_series,

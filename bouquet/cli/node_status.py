@@ -167,6 +167,7 @@ def _accepts(policy: Policy) -> list[str]:
         "secret-draws only": policy.accept_secret_draws,
         "updates as sums only": policy.accept_updates == "sum",
         f"updates in secure sums of {policy.accept_nodes} nodes or more": policy.accept_updates == "secure",
+        f"noise of nodes with a dp-noise-multiplier of at least {policy.accept_dp_noise:g}": policy.accept_dp_noise,
         "code that comes with a run": policy.accept_apps,
     }
     most = f"catalogues of at most {policy.accept_items:,} items and {policy.accept_catalogue_bytes / 2**20:g} MiB"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bouquet.catalogue import Catalogue
 from bouquet.cli.node import _prepared, _supernode
-from bouquet.config import PrivacyOptions
+from bouquet.config import RunConfig
 from bouquet.device import Device
 from bouquet.engines.inside import use_task_identity
 from bouquet.errors import ConfigError, RunFailed
@@ -30,6 +30,7 @@ from tests.deployment.fleet import Fleet, write_catalogue, write_history
 from tests.runs.helpers import run_here, small_settings
 
 ITEMS = [f"i{number}" for number in range(20)]
+OWN_NOISE, NOISE = {"accept_dp_noise": 2.0}, {"secure_sums": True, "dp_noise_from": "nodes"}
 
 
 @pytest.mark.parametrize(
@@ -46,11 +47,24 @@ ITEMS = [f"i{number}" for number in range(20)]
         ({"accept_secret_draws": True}, {"secret_draws": True}, ""),
         ({"accept_updates": "sum"}, {}, "updates as a sum over its users (the run: every user's own)"),
         ({"accept_updates": "secure"}, {}, "updates under masks (the run: no secure-sums)"),
+        (OWN_NOISE, {}, "noise of nodes with a dp-noise-multiplier of at least 2 (the run: none)"),
+        # Of the server's noise a node sees nothing.
+        (
+            OWN_NOISE,
+            {"dp_noise_multiplier": 9.0},
+            "noise of nodes with a dp-noise-multiplier of at least 2 (the run: none)",
+        ),
+        (
+            OWN_NOISE,
+            NOISE | {"dp_noise_multiplier": 1.99},
+            "noise of nodes with a dp-noise-multiplier of at least 2 (the run: 1.99)",
+        ),
+        (OWN_NOISE, NOISE | {"dp_noise_multiplier": 2.0}, ""),
         ({}, {}, ""),
     ],
 )
 def test_each_limit_refuses_what_is_beyond_it_and_nothing_else(policy, run, said):
-    options = PrivacyOptions(**run)
+    options = RunConfig(**run)
     if not said:
         Policy(**policy).refuse_run(options, "rows")
         return
@@ -62,17 +76,24 @@ def test_each_limit_refuses_what_is_beyond_it_and_nothing_else(policy, run, said
 def test_all_that_is_wrong_stands_in_one_sentence_and_sums_are_sums():
     policy = Policy(accept_decoys=3, accept_updates="sum")
     with pytest.raises(ConfigError, match=r"decoy-rows of at least 3 \(the run: 0\), updates as a sum .*\.$"):
-        policy.refuse_run(PrivacyOptions(), "rows")
+        policy.refuse_run(RunConfig(), "rows")
     for kind in ("sum", "cells"):
-        Policy(accept_updates="sum").refuse_run(PrivacyOptions(), kind)
+        Policy(accept_updates="sum").refuse_run(RunConfig(), kind)
 
 
-@pytest.mark.parametrize("policy", [{"accept_updates": "sum"}, {"accept_noise": 1.0}])
-def test_no_vector_of_a_history_leaves_where_sums_or_noise_are_asked_for(policy):
+@pytest.mark.parametrize(
+    ("policy", "run"),
+    [
+        ({"accept_updates": "sum"}, {}),
+        ({"accept_noise": 1.0}, {"update_clip": 1.0, "update_noise": 1.0}),
+        (OWN_NOISE, NOISE | {"dp_noise_multiplier": 2.0}),
+    ],
+)
+def test_no_vector_of_a_history_leaves_where_sums_or_noise_are_asked_for(policy, run):
     """It would be the user's own, and has neither clip nor noise."""
-    options = PrivacyOptions(update_clip=1.0, update_noise=1.0)
+    options = RunConfig(**run)
     Policy(**policy).refuse_run(options, "sum", ("performance", "seconds"))
-    Policy(accept_clip=1.0).refuse_run(options, "sum", ("representation",))
+    Policy(accept_clip=run.get("update_clip", 0.0)).refuse_run(options, "sum", ("representation",))
     with pytest.raises(ConfigError, match=r"no vectors of single users without noise \(the run: representation\)\.$"):
         Policy(**policy).refuse_run(options, "sum", ("performance", "representation"))
 
@@ -138,6 +159,11 @@ def run(tmp_path, policy, grid=Devices, **changes):
             r"the catalogue has 20 items and \d+ bytes of names and titles; this node accepts",
         ),
         ({"accept-catalogue-bytes": "99"}, {}, "this node accepts 1,000,000 and 99"),
+        (
+            {"accept-dp-noise": "2.0"},
+            NOISE | {"strategy": "fcf", "dp_noise_multiplier": 1.5},
+            r"asks for noise of nodes with a dp-noise-multiplier of at least 2 \(the run: 1\.5\)\.",
+        ),
     ],
 )
 def test_the_operator_is_told_before_the_first_round_why_devices_refuse(tmp_path, policy, changes, said):
@@ -151,6 +177,12 @@ def test_the_operator_is_told_before_the_first_round_why_devices_refuse(tmp_path
 def test_a_run_that_asks_for_no_more_is_taken(tmp_path):
     policy = {"accept-clip": "1.0", "accept-decoys": "2", "accept-updates": "sum", "accept-items": "20"}
     assert run(tmp_path, policy, update_clip=0.5, decoy_rows=2).read_summary()["users"] == 3
+
+
+def test_a_run_with_noise_enough_of_the_devices_own_is_taken(tmp_path):
+    policy = {"accept-dp-noise": "2.0", "accept-updates": "secure"}
+    found = run(tmp_path, policy, **NOISE, strategy="fcf", dp_noise_multiplier=2.0).read_summary()
+    assert (found["users"], found["privacy"]["noise_from"]) == (3, "nodes, each its share under masks")
 
 
 def test_a_server_that_says_one_thing_and_asks_another_is_refused_when_it_asks(tmp_path):
@@ -238,13 +270,13 @@ def test_a_device_remembers_its_policy_and_gives_it_to_its_supernode(tmp_path):
     history = tmp_path / "history.csv"
     history.write_text("item\na\nb\nc\n")
     state, keys = tmp_path / "state", tmp_path / "keys"
-    first = settings_of(accept_clip=1.0, accept_updates="sum")
+    first = settings_of(accept_clip=1.0, accept_updates="sum", accept_dp_noise=2.0)
     Device(state).save_settings(_prepared(state, history, None, "", first | {"item_column": "item", "time_column": ""}))
     again = settings_of(accept_clip=0.5, keep_series=2)
     settings = _prepared(state, None, None, "", again | {"item_column": "item", "time_column": ""})
     command, _ = _supernode("hub:9092", state, keys, settings)
     given_ = command[command.index("--node-config") + 1]
-    for word in ('accept-clip="0.5"', 'accept-updates="sum"', 'keep-series="2"'):
+    for word in ('accept-clip="0.5"', 'accept-updates="sum"', 'accept-dp-noise="2.0"', 'keep-series="2"'):
         assert word in given_.split()
     assert "accept-noise" not in given_
 
