@@ -16,8 +16,15 @@ from rich.table import Table
 from bouquet.cli.screen import LABELS, Screen
 from bouquet.config import lookup
 from bouquet.errors import ConfigError, DataError
-from bouquet.evaluation import CANDIDATE_SETS, METRICS
-from bouquet.experiments.comparison import Finished, completed_summary, finished, paired_tests, require_same_data
+from bouquet.evaluation import CANDIDATE_SETS, METRICS, PairedDifference
+from bouquet.experiments.comparison import (
+    Compared,
+    compared,
+    completed_summary,
+    how_tested,
+    require_same_data,
+    tests_of,
+)
 from bouquet.experiments.figures import figure, kilobytes, probability
 from bouquet.reporting.run_directory import RunDirectory
 
@@ -34,11 +41,11 @@ def compare_command(paths: Sequence[Path], metric: str, candidates: str) -> None
     """
     lookup(dict.fromkeys(METRICS), "metric", metric)
     lookup(dict.fromkeys(CANDIDATE_SETS), "candidate set", candidates)
-    runs = [finished(path) for path in paths]
+    runs = [compared([path]) for path in paths]
     for other in runs[1:]:
-        require_same_data(runs[0], other)
+        require_same_data(runs[0].first, other.first)
     console = wide_console()
-    data, settings = runs[0].summary, runs[0].settings
+    data, settings = runs[0].first.summary, runs[0].first.settings
     console.print(
         f"{settings['dataset']}: {data['users']:,} users, {data['items']:,} items, {data['interactions']:,} "
         f"interactions; split {settings['split']}, hold-out {settings['hold-out']}, "
@@ -51,11 +58,12 @@ def compare_command(paths: Sequence[Path], metric: str, candidates: str) -> None
     console.print("\nAt what cost (per user and round), and how unequally (variance over users)\n")
     console.print(_costs(runs))
     if runs[1:]:
+        tests = tests_against_first(runs, candidates, metric)
         console.print(
             f"\nDifference to run 1 in {metric} ({candidates}), user by user "
-            f"(sign-flip test, p adjusted for {len(runs) - 1} tests)\n"
+            f"({how_tested(tests)}, p adjusted for {len(runs) - 1} tests)\n"
         )
-        console.print(differences(runs, candidates, metric))
+        console.print(differences(runs, tests))
 
 
 def report_command(path: Path) -> None:
@@ -98,57 +106,61 @@ def table_of(*columns: str, left: int) -> Table:
     return table
 
 
-def _quality(runs: Sequence[Finished], shown: Sequence[tuple[str, str]]) -> Table:
+def _quality(runs: Sequence[Compared], shown: Sequence[tuple[str, str]]) -> Table:
     headings = [metric if kind == "full" else f"{metric} of 100" for kind, metric in shown]
     table = table_of("", "run", "method", "backbone", "seed", "negatives", "best round", *headings, left=4)
     for number, run in enumerate(runs, start=1):
-        errors = run.summary["standard_error"]["test"]
+        summary = run.first.summary
         table.add_row(
             str(number),
             run.name,
-            _method(run.summary),
-            _or_dash(run.summary.get("backbone")),
-            _or_dash(run.summary.get("seed")),
-            _negatives(run.summary),
-            _or_dash(run.summary.get("best_round")),
-            *(
-                f"{figure(run.summary['test'][kind][metric])} ± {figure(errors[kind][metric])}"
-                for kind, metric in shown
-            ),
+            _method(summary),
+            _or_dash(summary.get("backbone")),
+            ", ".join(_or_dash(one.summary.get("seed")) for one in run.runs),
+            _negatives(summary),
+            ", ".join(_or_dash(one.summary.get("best_round")) for one in run.runs),
+            *(f"{figure(run.mean(*column))} ± {figure(run.error(*column))}" for column in shown),
         )
     return table
 
 
-def _costs(runs: Sequence[Finished]) -> Table:
+def _costs(runs: Sequence[Compared]) -> Table:
     headings = [f"{metric} of 100" if kind != "full" else metric for kind, metric in SHOWN]
     table = table_of("", "run", "down", "up", "seconds per round", *(f"of {name}" for name in headings), left=2)
     for number, run in enumerate(runs, start=1):
-        size = run.summary.get("bytes", {})
-        seconds = run.summary.get("seconds", {}).get("per_round")
+        size = run.first.summary.get("bytes", {})
+        seconds = run.first.summary.get("seconds", {}).get("per_round")
         table.add_row(
             str(number),
             run.name,
             kilobytes(size.get("down_per_user_round")),
             kilobytes(size.get("up_per_user_round")),
             "–" if seconds is None else f"{seconds:.2f}",
-            *(figure(run.fairness(kind)["variance_of"][metric]) for kind, metric in SHOWN),
+            *(figure(run.first.fairness(kind)["variance_of"][metric]) for kind, metric in SHOWN),
         )
     return table
 
 
-def differences(runs: Sequence[Finished], candidates: str, metric: str) -> Table:
+def tests_against_first(runs: Sequence[Compared], candidates: str, metric: str) -> list[tuple[PairedDifference, float]]:
     """Each run but the first minus the first, user by user.
 
     Raises:
         DataError: two runs evaluate no user in common.
     """
-    table = table_of("", "run", "difference", "p", "users", left=2)
-    first, *others = [run.per_user(candidates, metric) for run in runs]
-    for number, (difference, adjusted) in enumerate(paired_tests(first, others), start=2):
+    first, *others = [run.sample(candidates, metric) for run in runs]
+    return tests_of([(other, first) for other in others])
+
+
+def differences(runs: Sequence[Compared], tests: Sequence[tuple[PairedDifference, float]]) -> Table:
+    """What came of `tests_against_first`."""
+    table = table_of("", "run", "difference", "95 % interval", "p", "users", left=2)
+    for number, (difference, adjusted) in enumerate(tests, start=2):
+        low, high = difference.interval
         table.add_row(
             str(number),
             runs[number - 1].name,
             f"{figure(difference.mean)} ± {figure(difference.standard_error)}",
+            f"{figure(low)} to {figure(high)}",
             probability(adjusted),
             str(difference.users),
         )

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from bouquet.cli.beforehand import refuse_folder
-from bouquet.cli.compare import differences, wide_console
+from bouquet.cli.compare import differences, tests_against_first, wide_console
 from bouquet.cli.resume import refuse_held
 from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig, Scalar, defaults, lookup
 from bouquet.errors import BouquetError, ConfigError, DataError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
 from bouquet.experiments.baselines import SIMPLE, evaluate_centralized
-from bouquet.experiments.comparison import Finished, finished, require_same_data
+from bouquet.experiments.comparison import Compared, Finished, finished, how_tested, require_same_data
 from bouquet.experiments.exported import read_ground
 from bouquet.experiments.foreign import Evaluation, evaluate
 from bouquet.experiments.ground import Ground, ground_of, summary_of
@@ -156,13 +156,14 @@ def _with_caution(evaluation: Evaluation, rows: Mapping[str, Finished | str]) ->
 def _tests(runs: Sequence[Finished], candidates: str, metric: str) -> None:
     console = wide_console()
     try:
-        table = differences(runs, candidates, metric)
+        found = [Compared(run.name, [run]) for run in runs]
+        tests = tests_against_first(found, candidates, metric)
     except DataError:
         console.print(f"\nNo tests: the scores do not reach {metric} ({candidates}).", soft_wrap=True)
         return
     console.print(
-        f"\nDifference to these scores in {metric} ({candidates}), user by user (sign-flip test, p adjusted for "
-        f"{len(runs) - 1} tests)\n",
+        f"\nDifference to these scores in {metric} ({candidates}), user by user ({how_tested(tests)}, p adjusted "
+        f"for {len(runs) - 1} tests)\n",
         soft_wrap=True,
     )
-    console.print(table)
+    console.print(differences(found, tests))

@@ -15,11 +15,11 @@ from bouquet.cli.run import execute
 from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig
 from bouquet.errors import BouquetError, ConfigError, RunFailed
+from bouquet.experiments.comparison import CIRCUMSTANCES
 from bouquet.experiments.figures import figure
 from bouquet.experiments.search_file import SearchFile, SearchRow
 from bouquet.experiments.search_report import DIGITS, pairs, write_report
 from bouquet.experiments.search_study import RowStudy, Trial, open_storage
-from bouquet.experiments.table_file import CIRCUMSTANCES
 from bouquet.files import locked
 from bouquet.reporting.run_directory import RunDirectory
 from data_partition import Interactions

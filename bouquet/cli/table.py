@@ -21,10 +21,11 @@ from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig, Scalar, defaults, lookup, parsed
 from bouquet.errors import BouquetError, ConfigError, RunFailed
 from bouquet.experiments.baselines import evaluate_centralized
+from bouquet.experiments.comparison import CIRCUMSTANCES
 from bouquet.experiments.ground import ground_of, summary_of
 from bouquet.experiments.settings import option_classes, read_config_file
 from bouquet.experiments.table_figure import CSV, PNG
-from bouquet.experiments.table_file import CIRCUMSTANCES, Cell, cells_of, read_table_file
+from bouquet.experiments.table_file import Cell, cells_of, read_table_file
 from bouquet.experiments.table_report import command_line, write_table
 from bouquet.files import locked
 from bouquet.ready_made import TABLES, ready_made

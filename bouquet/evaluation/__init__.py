@@ -7,6 +7,7 @@ from bouquet.evaluation.evaluate import ScoreBlock, evaluate_users
 from bouquet.evaluation.metrics import CANDIDATE_SETS, CUTOFFS, METRICS, PARTS, user_metrics
 from bouquet.evaluation.overlap import rank_biased_overlap
 from bouquet.evaluation.ranks import Ranks, rank_full, rank_sampled
+from bouquet.evaluation.seeds import seeded_test
 from bouquet.evaluation.significance import PairedDifference, holm, paired_test
 from bouquet.evaluation.spectra import information_abundance, singular_value_variance, singular_values
 from bouquet.evaluation.summary import evaluated_users, fairness, flattened, metric_values, standard_error, summarise
@@ -30,6 +31,7 @@ __all__ = [
     "rank_biased_overlap",
     "rank_full",
     "rank_sampled",
+    "seeded_test",
     "singular_value_variance",
     "singular_values",
     "standard_error",

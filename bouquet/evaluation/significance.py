@@ -8,6 +8,9 @@ needs neither. If both runs are equally good, each user's difference could as we
     p = share of sign patterns s for which |sum_u s_u d_u| >= |sum_u d_u|
 
 over all patterns where few users differ, over random patterns (the observed one counted in) otherwise.
+
+That says whether two runs differ. Whether two methods do, which another seed would train to another model, says
+`bouquet.evaluation.seeds`.
 """
 
 from __future__ import annotations
@@ -27,14 +30,27 @@ class PairedDifference:
     Attributes:
         users: users evaluated in both.
         mean: mean of a - b.
-        standard_error: of that mean, over users; NaN below 2 users.
+        standard_error: of that mean; NaN below 2 users.
         p_value: two-sided, in (0, 1].
+        degrees: of freedom of the standard error.
+        counts_seeds: whether it is known what another seed would change, and counted. Else error and p are over users
+            only, and speak of these runs.
     """
 
     users: int
     mean: float
     standard_error: float
     p_value: float
+    degrees: float
+    counts_seeds: bool = False
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean difference, by Student's t; NaN below 2 users."""
+        from scipy.special import stdtrit  # loaded for tables only, not by every node
+
+        reach = float(stdtrit(self.degrees, 0.975)) * self.standard_error if self.users > 1 else float("nan")
+        return self.mean - reach, self.mean + reach
 
 
 def paired_test(a: ArrayLike, b: ArrayLike, *, draws: int = 10_000, seed: int = 0) -> PairedDifference:
@@ -59,7 +75,7 @@ def paired_test(a: ArrayLike, b: ArrayLike, *, draws: int = 10_000, seed: int = 
     error = float(difference.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
     # Users without a difference add nothing under either sign.
     p_value = _sign_flip(difference[difference != 0], draws, seed)
-    return PairedDifference(count, float(difference.mean()), error, p_value)
+    return PairedDifference(count, float(difference.mean()), error, p_value, count - 1)
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:

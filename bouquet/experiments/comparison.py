@@ -1,4 +1,4 @@
-"""Finished runs, and whether two of them differ, user by user."""
+"""Finished runs, and whether they differ: two of them user by user, two methods over users and seeds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,53 @@ from numpy.typing import NDArray
 
 from bouquet.config import RunConfig, Scalar
 from bouquet.errors import ConfigError, DataError
-from bouquet.evaluation import PairedDifference, fairness, holm, metric_values, paired_test
+from bouquet.evaluation import PairedDifference, fairness, holm, metric_values, seeded_test
+from bouquet.methods import METHODS
 from bouquet.randomness import Words
 from bouquet.reporting.run_directory import RunDirectory
 
 # What decides which item of whom is hidden, and what may be read. Where the files lie and how they are called does not.
 PROTOCOL_KEYS = ("dataset", "min-interactions", "split", "validation-share", "hold-out", "split-seed", "test-history")
+# Where things are and how long to wait for them: a run is the same run whatever these are.
+CIRCUMSTANCES = {
+    "out",
+    "resume",
+    "state-dir",
+    "data-dir",
+    "checkpoint-every",
+    "min-nodes",
+    "node-timeout",
+    "round-timeout",
+    "tracker",
+}
+# Closed forms of pooled data: another seed gives the same numbers.
+WITHOUT_SEED = ("popularity", "itemknn", "ease")
+
+
+def is_seedless(name: str, federated: bool, settings: Mapping[str, Scalar]) -> bool:
+    """Whether another seed gives the same numbers.
+
+    Args:
+        name: of the strategy, or of the model of pooled data.
+    """
+    if not federated:
+        return name in WITHOUT_SEED
+    # Noise is drawn from it.
+    noisy = settings.get("dp-epsilon") or settings.get("dp-noise-multiplier")
+    return name in METHODS and METHODS[name].seedless and not noisy
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One metric of one method.
+
+    Attributes:
+        values: [seeds, n] of all users, NaN for those that were not evaluated.
+        seedless: another seed gives the same values.
+    """
+
+    values: NDArray[np.float64]
+    seedless: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +82,13 @@ class Finished:
     def per_user(self, candidates: str, metric: str, part: str = "test") -> NDArray[np.float64]:
         """[n] one metric on the test or the validation part, NaN for users that were not evaluated."""
         return metric_values(self.values, part, candidates, metric)
+
+    @property
+    def seedless(self) -> bool:
+        """As `is_seedless`; of another program's scores nobody knows."""
+        return not self.summary.get("foreign") and is_seedless(
+            str(self.summary["strategy"]), self.summary.get("federated", True), self.settings
+        )
 
     def fairness(self, candidates: str) -> dict[str, Any]:
         """`variance` and `variance_of` over users at test, from their own metrics: older summaries have only full."""
@@ -94,22 +142,94 @@ def require_same_data(first: Finished, other: Finished) -> None:
         raise ConfigError(f"{sentence}: their users are not the same.")
 
 
-def paired_tests(
-    first: NDArray[np.float64], others: Sequence[NDArray[np.float64]]
-) -> list[tuple[PairedDifference, float]]:
-    """Each of `others` minus `first`, with p-values adjusted for the number of tests (Holm).
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A finished run, or several that differ in nothing but the seed.
+
+    Attributes:
+        name: the folder, as it was given.
+    """
+
+    name: str
+    runs: Sequence[Finished]
+
+    @property
+    def first(self) -> Finished:
+        return self.runs[0]
+
+    def mean(self, candidates: str, metric: str) -> float:
+        """At test, over users and seeds."""
+        return float(np.mean([run.summary["test"][candidates][metric] for run in self.runs]))
+
+    def error(self, candidates: str, metric: str) -> float:
+        """Standard error of that over users, each user's seeds averaged."""
+        if len(self.runs) == 1:
+            found = self.first.summary["standard_error"]["test"][candidates][metric]
+            return float("nan") if found is None else float(found)
+        return user_error(self.sample(candidates, metric).values.mean(axis=0))
+
+    def sample(self, candidates: str, metric: str) -> Sample:
+        """One metric at test."""
+        values = np.stack([run.per_user(candidates, metric) for run in self.runs])
+        return Sample(values, all(run.seedless for run in self.runs))
+
+
+def compared(paths: Sequence[Path], name: str = "") -> Compared:
+    """Read a completed run, or several of one method; a folder of folders `seed-…`, as tables have, stands for all.
+
+    Raises:
+        ConfigError: they differ in more than the seed.
+        DataError: as `finished`.
+    """
+    folders = [folder for path in paths for folder in (sorted(path.glob("seed-*")) or [path])]
+    runs = [finished(folder) for folder in folders]
+    for run in runs[1:]:
+        _require_same_method(runs[0], run)
+        require_same_data(runs[0], run)
+    return Compared(name or str(paths[0]), runs)
+
+
+def _require_same_method(first: Finished, other: Finished) -> None:
+    sentence = f"{other.name} and {first.name} are not one method under two seeds"
+    for key in sorted((first.settings.keys() | other.settings.keys()) - CIRCUMSTANCES - {"seed"}):
+        mine, theirs = first.settings.get(key), other.settings.get(key)
+        if mine != theirs:
+            raise ConfigError(f"{sentence}: '{key}' is {theirs!r} in the one and {mine!r} in the other.")
+    if first.summary["strategy"] != other.summary["strategy"]:
+        raise ConfigError(f"{sentence}: {other.summary['strategy']} and {first.summary['strategy']}.")
+    if first.summary["seed"] == other.summary["seed"]:
+        raise ConfigError(f"{sentence}: both have seed {first.summary['seed']}.")
+
+
+def user_error(values: NDArray[np.float64]) -> float:
+    """Standard error of the mean over the evaluated users of [n]; NaN below 2 users."""
+    values = values[~np.isnan(values)]
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
+def how_tested(tests: Sequence[tuple[PairedDifference, float]]) -> str:
+    """What tests are over, in words."""
+    counted = [difference.counts_seeds for difference, _ in tests]
+    if all(counted):
+        return "a test over users and seeds"
+    return "over users and seeds where both have several" if any(counted) else "a sign-flip test over users only"
+
+
+def tests_of(pairs: Sequence[tuple[Sample, Sample]]) -> list[tuple[PairedDifference, float]]:
+    """The first minus the second of each pair, with p-values adjusted for the number of pairs (Holm).
 
     Args:
-        first, others: [n] per-user values in the same order of users. A user that one of the two does not evaluate
-            (its node failed in that round) is left out of their test.
+        pairs: [seeds, n] each, in the same order of users. A user that one of the runs does not evaluate (its node
+            failed in that round) is left out of the pair's test.
     Raises:
-        DataError: two runs evaluate no user in common.
+        DataError: two methods evaluate no user in common.
     """
     results = []
-    for values in others:
-        both = ~(np.isnan(first) | np.isnan(values))
+    for row, reference in pairs:
+        both = ~(np.isnan(row.values).any(axis=0) | np.isnan(reference.values).any(axis=0))
         if not both.any():
             raise DataError("Two of these runs have no evaluated user in common.")
-        results.append(paired_test(values[both], first[both]))
+        seedless = (row.seedless, reference.seedless)
+        results.append(seeded_test(row.values[:, both], reference.values[:, both], seedless=seedless))
     adjusted = holm([result.p_value for result in results])
     return list(zip(results, adjusted.tolist(), strict=True))

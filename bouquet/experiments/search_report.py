@@ -16,11 +16,12 @@ import tomli_w
 from bouquet.config import Scalar, check
 from bouquet.errors import ConfigError
 from bouquet.experiments.chosen import METHOD_KEYS, ChosenRow, write_chosen
+from bouquet.experiments.comparison import CIRCUMSTANCES
 from bouquet.experiments.figures import figure
 from bouquet.experiments.search_file import Parameter, SearchFile, SearchRow
 from bouquet.experiments.search_study import Trial
 from bouquet.experiments.settings import literal, option_classes
-from bouquet.experiments.table_file import CIRCUMSTANCES, SHARED_KEYS
+from bouquet.experiments.table_file import SHARED_KEYS
 from bouquet.experiments.table_report import markdown
 from bouquet.files import write_atomically
 

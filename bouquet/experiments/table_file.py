@@ -5,7 +5,7 @@ metrics = ["HR@10", "NDCG@10"]       # columns, for each of …
 candidates = ["full", "sampled-99"]  # … these candidate sets
 digits = 3                           # of metrics
 seeds = [0, 1, 2]
-against = "fedavg"                   # row of the paired tests; left out: no tests
+against = "fedavg"                   # row that all others are tested against; left out: no such tests
 extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round; HeteFedRec also has
                                      # "groups" (the last metric, by group) and "collapse" (variance of singular values)
                                      # "exposure", ER@5 and ER@10 of the target where users lie (attack-fraction)
@@ -21,6 +21,7 @@ name = "fedavg"
 label = "FedAvg"
 config = "../ml-100k-fedavg.toml"    # relative to this file; may be left out
 settings = {local-epochs = 5}
+base = "fcf"                         # another row that this one is tested against, too
 settings-from = "../search"          # what a search chose for its row of this name; of the table: for all rows
 line = "FedCA"                       # the curve of the figure that this row is a point of
 printed = {"sampled-99" = {"HR@10" = 0.48}}
@@ -46,8 +47,8 @@ from bouquet.errors import ConfigError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
 from bouquet.experiments.baselines import ANOTHER_ROW
 from bouquet.experiments.chosen import Chosen, chosen_for
+from bouquet.experiments.comparison import is_seedless
 from bouquet.experiments.settings import option_classes, parse_pairs, read_config_file, validate, with_defaults
-from bouquet.methods import METHODS
 from client_app.node.histories import no_order
 from client_app.personalization import check_order
 from data_partition import has_time
@@ -88,22 +89,8 @@ SHARED_KEYS = (
 )
 # These belong to the cell.
 RESERVED_KEYS = ("seed", "out", "resume", "state-dir")
-# Where things are and how long to wait for them: a run is the same run whatever these are.
-CIRCUMSTANCES = {
-    "out",
-    "resume",
-    "state-dir",
-    "data-dir",
-    "checkpoint-every",
-    "min-nodes",
-    "node-timeout",
-    "round-timeout",
-    "tracker",
-}
 ROUND = "round"
 """An axis of a figure that is no setting."""
-# Closed forms: another seed gives the same numbers.
-WITHOUT_SEED = ("popularity", "itemknn", "ease")
 
 
 class Part(BaseModel):
@@ -121,6 +108,7 @@ class Row(Part):
     label: str = ""
     config: str = ""
     settings: dict[str, Scalar] = {}
+    base: str = ""
     settings_from: str = ""
     centralized: str = ""
     line: str = ""
@@ -166,6 +154,7 @@ class Cell:
         path: its results folder.
         settings: everything that it depends on; for a federated row a whole configuration.
         chosen: what of it a search chose.
+        seedless: another seed gives the same numbers.
     """
 
     row: Row
@@ -173,6 +162,7 @@ class Cell:
     path: Path
     settings: Mapping[str, Scalar]
     chosen: Chosen | None = None
+    seedless: bool = False
 
     @property
     def title(self) -> str:
@@ -217,13 +207,11 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
             settings = _row_settings(row, base, table.settings, over_all, chosen)
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
-        seedless = row.centralized in WITHOUT_SEED if row.centralized else METHODS[str(settings["strategy"])].seedless
-        # Noise is drawn from it.
-        seedless = seedless and not (settings.get("dp-epsilon") or settings.get("dp-noise-multiplier"))
+        seedless = is_seedless(row.centralized or str(settings["strategy"]), not row.centralized, settings)
         seeds = table.seeds[:1] if seedless else table.seeds
         for seed in seeds:
             path = out / "cells" / row.name / f"seed-{seed}"
-            cells.append(Cell(row, seed, path, settings | {"seed": seed}, chosen))
+            cells.append(Cell(row, seed, path, settings | {"seed": seed}, chosen, seedless))
     _require_shared(cells)
     return cells
 
@@ -285,6 +273,10 @@ def _check_names(table: TableFile) -> None:
     _check_figure(table)
     _lookup_figures(table.candidates, table.metrics)
     for row in table.rows:
+        if row.base:
+            lookup(dict.fromkeys(rows), "row", row.base)
+            if row.base == row.name:
+                raise ConfigError(f"row '{row.name}' is its own base.")
         for candidates, figures in row.printed.items():
             _lookup_figures([candidates], figures)
         if row.centralized:

@@ -6,8 +6,6 @@ compared with the old one line by line.
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +17,14 @@ from bouquet.evaluation import CANDIDATE_SETS
 from bouquet.experiments.baselines import VALIDATION_USERS
 from bouquet.experiments.chosen import sentences
 from bouquet.experiments.comparison import Finished
-from bouquet.experiments.figures import figure, kilobytes, probability
+from bouquet.experiments.figures import figure, kilobytes
 from bouquet.experiments.latex import comment, tabular
 from bouquet.experiments.settings import literal, parse_pairs
+from bouquet.experiments.table_csv import csv_of, printed_figure
 from bouquet.experiments.table_figure import CSV, PNG, write_figure
-from bouquet.experiments.table_file import Cell, Row, TableFile
-from bouquet.experiments.table_results import Column, RowResult, Tests, row_results, row_tests
+from bouquet.experiments.table_file import Cell, TableFile
+from bouquet.experiments.table_results import Column, RowResult, row_results
+from bouquet.experiments.table_tests import how_tested, row_tests, test_tables
 from bouquet.files import write_atomically
 from data_partition import DATASETS, caution_of, has_time
 
@@ -79,11 +79,13 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
         picture = f"![Metrics by {axis}]({PNG})\n\n" if out / PNG in drawn else ""
         parts.append(f"{picture}The points of the figure, metrics by {axis}, are in {CSV}.")
     if tests:
-        sentence, header, lines = _test_table(table, results, columns, tests)
-        parts.append(f"{sentence}\n\n{markdown(header, lines)}")
-        in_latex += [comment(sentence), tabular(header, lines)]
+        for sentence, header, lines in test_tables(table, results, tests):
+            parts.append(f"{sentence}\n\n{markdown(header, lines)}")
+            in_latex += [comment(sentence), tabular(header, lines)]
+        parts.append(how_tested(tests))
+        in_latex.append(comment(how_tested(tests)))
     parts.append(f"Made with:\n\n```\n{command}\n```")
-    write_atomically(out / "table.csv", _csv(results, columns, tests))
+    write_atomically(out / "table.csv", csv_of(table, results, columns, tests))
     write_atomically(out / "table.tex", "\n\n".join([*in_latex, comment(f"Made with: {command}")]) + "\n")
     write_atomically(out / "table.md", "\n\n".join(parts) + "\n")
     return main
@@ -192,7 +194,7 @@ EXTRA = {
 
 
 def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: Sequence[str], digits: int) -> Lines:
-    printed = {column for column in columns for result in results if _printed(result.row, column) is not None}
+    printed = {column for column in columns for result in results if printed_figure(result.row, column) is not None}
     private = any(result.spent() for result in results)
     header = [""]
     for candidates, metric in columns:
@@ -211,7 +213,7 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
         for column in columns:
             line.append(_with_error(float(result.by_seed(column).mean()), result.seed_error(column), digits))
             if column in printed:
-                line.append(figure(_printed(result.row, column), digits))
+                line.append(figure(printed_figure(result.row, column), digits))
         line.append(result.best_rounds() or "–")
         if private:
             spent = result.spent()
@@ -257,79 +259,12 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
     return notes
 
 
-def _test_table(
-    table: TableFile, results: Sequence[RowResult], columns: Sequence[Column], tests: Tests
-) -> tuple[str, list[str], list[list[str]]]:
-    against = next(result for result in results if result.row.name == table.against)
-    header = ["", *(f"{metric}, {candidates}" for candidates, metric in columns)]
-    lines = []
-    for result in results:
-        if result is against:
-            continue
-        line = [result.title]
-        for column in columns:
-            difference, adjusted = tests[column][result.row.name]
-            shown = _with_error(difference.mean, difference.standard_error, table.digits)
-            line.append(f"{shown}, p {probability(adjusted)}")
-        lines.append(line)
-    sentence = (
-        f"Difference to {against.title}, user by user: each user's seeds are averaged, ± is one standard error over "
-        f"users, p is that of a sign-flip test, adjusted for {len(lines)} tests per column (Holm)."
-    )
-    return sentence, header, lines
-
-
-def _csv(results: Sequence[RowResult], columns: Sequence[Column], tests: Tests) -> str:
-    lines = [_csv_line(result, column, tests) for result in results for column in columns]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
-
-
-def _csv_line(result: RowResult, column: Column, tests: Tests) -> dict[str, str | int]:
-    difference, adjusted = tests.get(column, {}).get(result.row.name, (None, None))
-    candidates, metric = column
-    return {
-        "row": result.row.name,
-        "label": result.row.title,
-        "federated": str(not result.row.centralized).lower(),
-        "leaky": str(result.leaky).lower(),
-        "seeds": len(result.runs),
-        "candidates": candidates,
-        "metric": metric,
-        "mean": _number(float(result.by_seed(column).mean())),
-        "standard_error_seeds": _number(result.seed_error(column)),
-        "standard_error_users": _number(result.user_error(column)),
-        "printed": _number(_printed(result.row, column)),
-        "printed_source": result.row.printed_source,
-        "difference": _number(difference.mean if difference else None),
-        "difference_standard_error": _number(difference.standard_error if difference else None),
-        "p_adjusted": _number(adjusted),
-        "best_rounds": result.best_rounds(),
-        "bytes_down_per_user_round": _number(result.bytes("down")),
-        "bytes_up_per_user_round": _number(result.bytes("up")),
-        "bytes_training_to_best_round": _number(result.traffic("training")),
-        "bytes_evaluation_to_best_round": _number(result.traffic("evaluation")),
-    }
-
-
-def _printed(row: Row, column: Column) -> float | None:
-    candidates, metric = column
-    return row.printed.get(candidates, {}).get(metric)
-
-
 def _with_error(value: float, error: float, digits: int) -> str:
     return figure(value, digits) if np.isnan(error) else f"{figure(value, digits)} ± {figure(error, digits)}"
 
 
 def _megabytes(value: float | None) -> str:
     return "–" if value is None else f"{value / 1e6:,.1f} MB"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None or np.isnan(value) else f"{value:.6g}"
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.evaluation import PairedDifference
-from bouquet.experiments.comparison import Finished, finished, paired_tests, require_same_data
+from bouquet.experiments.comparison import Finished, Sample, finished, require_same_data, user_error
 from bouquet.experiments.table_file import Cell, Row, TableFile
 from bouquet.reporting.run_directory import RunDirectory
 
 Column = tuple[str, str]
 """candidate set and metric"""
-Tests = dict[Column, dict[str, tuple[PairedDifference, float]]]
-"""column -> row -> difference to the row `against`, and its adjusted p-value"""
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,12 @@ class RowResult:
 
     def user_error(self, column: Column) -> float:
         """Standard error of the mean over users, each user's seeds averaged; NaN below 2 users."""
-        values = self.by_user(column)
-        values = values[~np.isnan(values)]
-        return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+        return user_error(self.by_user(column))
+
+    def sample(self, column: Column) -> Sample:
+        """One metric by seed and user."""
+        values = np.stack([run.per_user(*column, self.part) for run in self.runs])
+        return Sample(values, all(run.seedless for run in self.runs))
 
     def bytes(self, direction: str) -> float | None:
         """Bytes per user and round, averaged over seeds; None for a centralized row."""
@@ -132,25 +132,6 @@ def row_results(table: TableFile, cells: Sequence[Cell]) -> list[RowResult]:
     for run in runs[1:]:
         require_same_data(runs[0], run)
     return results
-
-
-def row_tests(table: TableFile, results: Sequence[RowResult], columns: Sequence[Column]) -> Tests:
-    """Each row against the row `against`; empty where there is no such row."""
-    others = [result for result in results if result.row.name != table.against]
-    against = [result for result in results if result.row.name == table.against]
-    if not against or not others:
-        return {}
-    names = [result.row.name for result in others]
-    return {
-        column: dict(
-            zip(
-                names,
-                paired_tests(against[0].by_user(column), [other.by_user(column) for other in others]),
-                strict=True,
-            )
-        )
-        for column in columns
-    }
 
 
 def _is_complete(directory: RunDirectory) -> bool:

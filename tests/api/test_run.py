@@ -112,7 +112,7 @@ def test_runs_are_compared_user_by_user(run, tmp_path):
     table = bouquet.compare([run, other.path], metric="HR@10")
     assert table["strategy"].tolist() == ["fedavg", "local"]
     assert table["value"].tolist() == [one.summary["test"]["full"]["HR@10"] for one in (run, other)]
-    assert table.loc[0, ["difference", "p", "users"]].isna().all()
+    assert table.loc[0, ["difference", "p", "over", "users"]].isna().all()
     assert table.loc[1, "difference"] == pytest.approx(table["value"][1] - table["value"][0])
     assert 0 < table.loc[1, "p"] <= 1
     assert table.loc[1, "users"] == 40

@@ -7,8 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from bouquet.errors import DataError
-from bouquet.experiments.comparison import paired_tests
+import bouquet as api
+from bouquet.errors import ConfigError, DataError
+from bouquet.experiments.comparison import Sample, compared, tests_of
 from bouquet.experiments.figures import figure, probability
 from bouquet.reporting.run_directory import RunDirectory
 
@@ -156,10 +157,35 @@ def test_users_whose_node_failed_are_left_out_of_a_test():
     """Only users 0 and 3 are evaluated in both: differences 1 and 3, mean 2."""
     first = np.array([0.0, np.nan, 1.0, 0.0])
     other = np.array([1.0, 1.0, np.nan, 3.0])
-    ((difference, _),) = paired_tests(first, [other])
+    ((difference, _),) = tests_of([(Sample(other[None]), Sample(first[None]))])
     assert (difference.users, difference.mean) == (2, 2.0)
     with pytest.raises(DataError):
-        paired_tests(np.array([np.nan, 1.0]), [np.array([1.0, np.nan])])
+        tests_of([(Sample(np.array([[np.nan, 1.0]])), Sample(np.array([[1.0, np.nan]])))])
+
+
+def test_a_row_of_a_table_is_one_method_with_all_its_seeds(small_table, runs, bouquet):
+    """Three ways to the same numbers: the folder of the row, and its runs in a list."""
+    rows = [small_table / "cells" / name for name in ("fedavg", "fedavg-paper", "popularity")]
+    ended = bouquet("compare", *rows)
+    assert ended.status == 0, ended.err
+    quality, _, tests = ended.out.split("\n\n")[2::2]
+    assert " 0, 1 " in quality.splitlines()[1]
+    assert "(a test over users and seeds, p adjusted for 2 tests)" in ended.out
+    table = api.compare([rows[0], [rows[1] / "seed-0", rows[1] / "seed-1"], rows[2]])
+    assert table["seeds"].tolist() == [2, 2, 1]
+    assert table["over"].tolist()[1:] == ["users and seeds"] * 2, "no seed changes popularity"
+    means = [np.mean([run.summary["test"]["full"]["NDCG@10"] for run in compared([row]).runs]) for row in rows]
+    assert table["value"].tolist() == pytest.approx(means)
+    assert table["difference"].tolist()[1:] == pytest.approx([mean - means[0] for mean in means[1:]])
+    assert figure(table["low"][1]) in tests
+    assert probability(table["p"][1]) in tests
+    single = api.compare([rows[0] / "seed-0", rows[1] / "seed-0"])
+    assert single["over"][1] == "users", "one seed says nothing of another"
+    other = runs("fedavg-paper/seed-1")
+    with pytest.raises(ConfigError, match="not one method under two seeds: 'train-negatives' is 'paper' in the one"):
+        api.compare([rows[0], [rows[0] / "seed-0", other]])
+    with pytest.raises(ConfigError, match="both have seed 0"):
+        api.compare([[rows[0] / "seed-0", rows[0] / "seed-0"]])
 
 
 def test_figures_in_words():

@@ -14,7 +14,7 @@ import pytest
 
 from bouquet.cli.table import State, state_of
 from bouquet.errors import ConfigError
-from bouquet.evaluation import holm, paired_test
+from bouquet.evaluation import holm, metric_values, seeded_test
 from bouquet.experiments.figures import figure
 from bouquet.experiments.table_file import cells_of, read_table_file
 from bouquet.reporting.run_directory import RunDirectory
@@ -250,21 +250,62 @@ def test_figures_are_means_and_errors_over_seeds(small_table):
     assert lines["popularity", "full", "HR@10"]["printed"] == ""
 
 
-def test_paired_tests_average_seeds_first(small_table):
-    def by_user(row, seeds):
-        cells = [RunDirectory(small_table / "cells" / row / f"seed-{seed}").read_users() for seed in seeds]
-        # test part, full candidates, NDCG@10: places 1, 0 and 4 of PARTS, CANDIDATE_SETS and METRICS
-        return np.mean([values[np.argsort(users), 1, 0, 4].astype(float) for users, values in cells], axis=0)
+def by_seed(folder, row, seeds, candidates, metric):
+    cells = [RunDirectory(folder / "cells" / row / f"seed-{seed}").read_users() for seed in seeds]
+    order = [np.argsort(users) for users, _ in cells]
+    return np.stack(
+        [metric_values(v[o].astype(float), "test", candidates, metric) for (_, v), o in zip(cells, order, strict=True)]
+    )
 
-    fedavg = by_user("fedavg", (0, 1))
-    tests = [paired_test(by_user("popularity", (0,)), fedavg), paired_test(by_user("fedavg-paper", (0, 1)), fedavg)]
-    adjusted = holm([test.p_value for test in tests])
+
+def test_tests_are_over_users_and_seeds_and_adjusted_for_the_whole_table(small_table):
+    """Two rows in four columns: Holm over eight tests. Popularity has one seed because none matters to it."""
+    expected = {}
+    for candidates in ("full", "sampled-99"):
+        for metric in ("HR@10", "NDCG@10"):
+            fedavg = by_seed(small_table, "fedavg", (0, 1), candidates, metric)
+            popular = by_seed(small_table, "popularity", (0,), candidates, metric)
+            paper = by_seed(small_table, "fedavg-paper", (0, 1), candidates, metric)
+            expected["popularity", candidates, metric] = seeded_test(popular, fedavg, seedless=(True, False))
+            expected["fedavg-paper", candidates, metric] = seeded_test(paper, fedavg)
+    adjusted = holm([test.p_value for test in expected.values()])
     lines = csv_lines(small_table)
-    for row, test, p_value in zip(("popularity", "fedavg-paper"), tests, adjusted, strict=True):
-        line = lines[row, "full", "NDCG@10"]
-        assert float(line["difference"]) == pytest.approx(test.mean, rel=1e-4)
+    for (key, test), p_value in zip(expected.items(), adjusted, strict=True):
+        line = lines[key]
+        assert float(line["difference"]) == pytest.approx(test.mean, rel=1e-4, abs=1e-9)
+        assert float(line["difference_standard_error"]) == pytest.approx(test.standard_error, rel=1e-4)
+        assert float(line["difference_high"]) == pytest.approx(test.interval[1], rel=1e-4)
         assert float(line["p_adjusted"]) == pytest.approx(p_value, rel=1e-4)
+        assert line["tested_over"] == "users and seeds"
     assert lines["fedavg", "full", "NDCG@10"]["p_adjusted"] == ""
+    text = (small_table / "table.md").read_text()
+    assert "p is adjusted for all 8 tests of this table (Holm)." in text
+    assert "over users and seeds, crossed" in text
+    assert "†" not in text
+
+
+def test_one_seed_is_marked_and_rows_are_tested_against_their_own_base(copied, bouquet):
+    file, out = copied
+    text = Path(file).read_text().replace("seeds = [0, 1]", "seeds = [0]")
+    Path(file).write_text(text.replace("settings = {train-neg", 'base = "popularity"\nsettings = {train-neg'))
+    ended = bouquet("table", file, "--out", out)
+    assert ended.status == 0, ended.err
+    written = (out / "table.md").read_text()
+    assert "Difference to FedAvg, with its 95 % interval." in written
+    own = written[written.index("Difference to the own base") :].splitlines()
+    assert [cell.strip() for cell in own[4].split("|")][1:3] == [
+        "FedAvg **LEAKY**",
+        "Most popular items (not federated)",
+    ]
+    assert own[4].count("†") == 4, "one seed of FedAvg: users only"
+    assert "adjusted for all 12 tests of this table" in written
+    assert "† Users only (sign-flip test)" in written
+    assert "crossed" not in written
+    lines = csv_lines(out)
+    paper, popular = (lines[row, "full", "HR@10"] for row in ("fedavg-paper", "popularity"))
+    assert float(paper["base_difference"]) == pytest.approx(float(paper["mean"]) - float(popular["mean"]), abs=1e-5)
+    assert (paper["base"], paper["base_tested_over"], popular["base"]) == ("popularity", "users", "")
+    assert "Difference to the own base" in (out / "table.tex").read_text()
 
 
 def test_what_a_reader_must_not_overlook_is_said(small_table):
@@ -308,6 +349,8 @@ def test_a_table_to_choose_by_shows_validation(copied, bouquet):
         ("seeds = [0, 1]", "seeds = [1, 1]", "A seed stands twice in seeds."),
         ("seeds = [0, 1]", "seeds = [-1]", "'seeds.0' cannot be -1: input should be greater than or equal to 0."),
         ('against = "fedavg"', 'against = "fedca"', "There is no row 'fedca'."),
+        ('label = "FedAvg"\n', 'base = "fedca"\n', "There is no row 'fedca'."),
+        ('label = "FedAvg"\n', 'base = "fedavg"\n', "row 'fedavg' is its own base."),
         ('name = "fedavg-paper"', 'name = "fedavg"', "There are two rows 'fedavg'."),
         ('name = "fedavg-paper"', 'name = "../x"', "'name' in row 3 cannot be '../x'"),
         ('centralized = "popularity"', 'centralized = "popular"', "There is no centralized model 'popular'."),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bouquet.experiments.comparison import paired_tests
+from bouquet.evaluation import PairedDifference
+from bouquet.experiments.comparison import how_tested, tests_of
 from bouquet.experiments.figures import figure as in_digits
 from bouquet.experiments.figures import probability
 from bouquet.experiments.page import drawing, markup
@@ -103,19 +104,19 @@ def _tests(content: Content) -> str:
     metric = TESTED[1]
     against, *others = content.methods
     values = [shown.result.by_user(TESTED) for shown in content.methods]
+    samples = [shown.result.sample(TESTED) for shown in content.methods]
+    tests = tests_of([(sample, samples[0]) for sample in samples[1:]])
     lines = []
-    for shown, value, (difference, adjusted) in zip(
-        others, values[1:], paired_tests(values[0], values[1:]), strict=True
-    ):
+    for shown, value, (difference, adjusted) in zip(others, values[1:], tests, strict=True):
         counts = _counts(value - values[0])
         line = [title_of(shown), with_error(difference.mean, difference.standard_error), probability(adjusted)]
         lines.append([*line, *(f"{count:,}" for count in counts)])
     caption = (
-        f"Difference to {title_of(against)} in {metric} among all items, user by user: a sign-flip test, p adjusted "
-        f"for {len(others)} {'tests' if len(others) > 1 else 'test'} (Holm). Seeds of a user are averaged first."
+        f"Difference to {title_of(against)} in {metric} among all items, user by user: {how_tested(tests)}, p adjusted "
+        f"for {len(others)} {'tests' if len(others) > 1 else 'test'} (Holm)."
     )
     header = ["method", "difference", "p", "users better", "worse", "the same"]
-    return markup.table(caption, header, lines) + markup.paragraph(_verdict(content, values), "note")
+    return markup.table(caption, header, lines) + markup.paragraph(_verdict(content, tests), "note")
 
 
 def _counts(difference: np.ndarray) -> Sequence[int]:
@@ -123,10 +124,9 @@ def _counts(difference: np.ndarray) -> Sequence[int]:
     return int((known > 1e-9).sum()), int((known < -1e-9).sum()), int((np.abs(known) <= 1e-9).sum())
 
 
-def _verdict(content: Content, values: Sequence[np.ndarray]) -> str:
+def _verdict(content: Content, tests: Sequence[tuple[PairedDifference, float]]) -> str:
     """What the tests say, in a sentence; a leaky run is never called better."""
     against, *others = content.methods
-    tests = paired_tests(values[0], values[1:])
     honest = [(s, d, p) for s, (d, p) in zip(others, tests, strict=True) if s.leaky == against.leaky]
     better = [title_of(s) for s, d, p in honest if p < _ALPHA and d.mean > 0]
     worse = [title_of(s) for s, d, p in honest if p < _ALPHA and d.mean < 0]
