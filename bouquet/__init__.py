@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bouquet.api.ground import Split as Split
     from bouquet.api.ground import evaluate as evaluate
     from bouquet.api.ground import split as split
+    from bouquet.api.keeping import kept_cells as kept_cells
     from bouquet.api.model import Model as Model
     from bouquet.api.result import Run as Run
     from bouquet.api.result import load as load
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "api.comparing": "compare",
     "api.ground": "Split evaluate split",
+    "api.keeping": "kept_cells",
     "api.model": "Model",
     "api.result": "Run load",
     "api.running": "run",

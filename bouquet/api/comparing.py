@@ -11,7 +11,7 @@ from bouquet.api.result import Run
 from bouquet.config import lookup
 from bouquet.errors import ConfigError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
-from bouquet.experiments.comparison import Compared, compared, require_same_data, tests_of
+from bouquet.experiments.comparison import Compared, compared, differences_of, require_same_data
 from bouquet.extras import need
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def compare(
         for one in found
     ]
     first, *others = [one.sample(candidates, metric) for one in found]
-    tests = tests_of([(other, first) for other in others])
+    tests = differences_of([(other, first) for other in others])
     for row, (difference, adjusted) in zip(rows[1:], tests, strict=True):
         low, high = difference.interval
         row |= {

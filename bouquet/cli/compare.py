@@ -21,9 +21,9 @@ from bouquet.experiments.comparison import (
     Compared,
     compared,
     completed_summary,
+    differences_of,
     how_tested,
     require_same_data,
-    tests_of,
 )
 from bouquet.experiments.figures import figure, kilobytes, probability
 from bouquet.reporting.run_directory import RunDirectory
@@ -148,7 +148,7 @@ def tests_against_first(runs: Sequence[Compared], candidates: str, metric: str) 
         DataError: two runs evaluate no user in common.
     """
     first, *others = [run.sample(candidates, metric) for run in runs]
-    return tests_of([(other, first) for other in others])
+    return differences_of([(other, first) for other in others])
 
 
 def differences(runs: Sequence[Compared], tests: Sequence[tuple[PairedDifference, float]]) -> Table:

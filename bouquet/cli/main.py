@@ -167,11 +167,15 @@ def table(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
     engine: Annotated[str, typer.Option("--engine", help="As for `bouquet run`.")] = "",
     only: Annotated[list[str] | None, typer.Option("--only", help="Run this row only; can be repeated.")] = None,
+    cells: Annotated[
+        Path | None,
+        typer.Option("--cells", help="Folder that finished cells are taken from, and kept in."),
+    ] = None,
 ) -> None:
     """Every run of a results table, and the table."""
     from bouquet.cli.table import table_command
 
-    table_command(file, out, override or [], nodes, engine, only or [])
+    table_command(file, out, override or [], nodes, engine, only or [], cells)
 
 
 @app.command()

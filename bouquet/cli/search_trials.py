@@ -13,9 +13,8 @@ from rich.console import Console
 
 from bouquet.cli.run import execute
 from bouquet.cli.screen import Screen
-from bouquet.config import RunConfig
+from bouquet.config import CIRCUMSTANCES, RunConfig
 from bouquet.errors import BouquetError, ConfigError, RunFailed
-from bouquet.experiments.comparison import CIRCUMSTANCES
 from bouquet.experiments.figures import figure
 from bouquet.experiments.search_file import SearchFile, SearchRow
 from bouquet.experiments.search_report import DIGITS, pairs, write_report

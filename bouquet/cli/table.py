@@ -3,7 +3,8 @@
     DIR/cells/<row>/seed-<s>/   one results folder per cell
     DIR/table.md, DIR/table.csv written when no cell is missing
 
-A table that was stopped goes on where it was: finished cells are kept, a cell with a checkpoint is resumed.
+A table that was stopped goes on where it was: finished cells are kept, a cell with a checkpoint is resumed. With
+`--cells`, finished cells of these settings come out of a folder, whoever ran them, and new ones go there.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from rich.console import Console
 from bouquet.cli.beforehand import refuse_folder, refuse_runs
 from bouquet.cli.run import engine_of, execute
 from bouquet.cli.screen import Screen
-from bouquet.config import RunConfig, Scalar, defaults, lookup, parsed
+from bouquet.config import RunConfig, lookup, parsed
 from bouquet.errors import BouquetError, ConfigError, RunFailed
 from bouquet.experiments.baselines import evaluate_centralized
-from bouquet.experiments.comparison import CIRCUMSTANCES
 from bouquet.experiments.ground import ground_of, summary_of
-from bouquet.experiments.settings import option_classes, read_config_file
+from bouquet.experiments.kept_cells import of_run, to_run, write_cell
+from bouquet.experiments.kept_folder import differences, kept_cell_of, refuse_unfit
+from bouquet.experiments.settings import read_config_file
 from bouquet.experiments.table_figure import CSV, PNG
 from bouquet.experiments.table_file import Cell, cells_of, read_table_file
 from bouquet.experiments.table_report import command_line, write_table
@@ -50,11 +52,12 @@ class CellScreen(Screen):
 
 
 def table_command(
-    file: Path, out: Path, overrides: Sequence[str], nodes: int, engine: str, only: Sequence[str]
+    file: Path, out: Path, overrides: Sequence[str], nodes: int, engine: str, only: Sequence[str], kept: Path | None
 ) -> None:
     """Run what is missing, then write the table.
 
     Args:
+        kept: folder that cells with the same settings are taken from, and finished ones are kept in.
         only: rows to run; empty: all. The table then has the rows that are complete.
     Raises:
         BouquetError: the file is wrong, a finished cell has other settings, or a cell failed. Finished cells stay.
@@ -67,23 +70,43 @@ def table_command(
     for name in only:
         lookup({row.name: row for row in table.rows}, "row", name)
     chosen = [cell for cell in cells if not only or cell.row.name in only]
+    if kept is not None:
+        refuse_unfit(table, cells)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     refuse_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".lock", ConfigError(f"Another bouquet table is at work in {out}.")):
+        taken: set[Path] = set()
+        if kept is not None:
+            taken = {cell.path for cell in chosen if state_of(cell) is not State.DONE and _take(cell, kept, console)}
         states = {cell.path: state_of(cell) for cell in cells}
         starting = [cell for cell in chosen if states[cell.path] is State.START and not cell.row.centralized]
         refuse_runs({f"Cell {cell.title}": parsed(cell.settings).run for cell in starting}, nodes)
         for number, cell in enumerate(chosen, start=1):
             state = states[cell.path]
-            console.print(f"[{number}/{len(chosen)}] {cell.title}{': done' if state is State.DONE else ''}")
+            words = ": kept" if cell.path in taken else ": done" if state is State.DONE else ""
+            console.print(f"[{number}/{len(chosen)}] {cell.title}{words}")
             if state is not State.DONE:
                 _run(cell, state, nodes, engine)
             _free(cell)
+            if kept is not None and cell.path not in taken and kept_cell_of(cell, kept)[0] is None:
+                write_cell(kept, of_run(RunDirectory(cell.path)))
         written = write_table(table, cells, out, command_line(file, out, overrides))
     files = ["table.md", "table.csv", *([CSV, PNG] if table.figure is not None else []), "table.tex"]
     shown = [str(out / name) for name in files if (out / name).exists()]
     console.print(f"\n{written}\nWritten: {', '.join(shown[:-1])} and {shown[-1]}")
+
+
+def _take(cell: Cell, kept: Path, console: Console) -> bool:
+    """Put a kept cell in the place of a run; says in a line why those of the same method and seed do not fit."""
+    found, reason = kept_cell_of(cell, kept)
+    if found is None:
+        if reason:
+            console.print(reason)
+        return False
+    shutil.rmtree(cell.path, ignore_errors=True)
+    to_run(found, RunDirectory(cell.path))
+    return True
 
 
 def state_of(cell: Cell) -> State:
@@ -104,17 +127,12 @@ def state_of(cell: Cell) -> State:
 
 
 def _require_same_settings(cell: Cell, directory: RunDirectory) -> None:
-    model = directory.engine().get("model", "")
-    # A setting that is younger than the cell had its default.
-    stored = defaults(option_classes()) | read_config_file(directory.config)
-    compared: list[tuple[str, Scalar, Scalar]] = [("model", model, cell.row.centralized)]
-    compared += [(key, stored[key], value) for key, value in cell.settings.items() if key not in CIRCUMSTANCES]
-    for key, before, now in compared:
-        if before != now:
-            raise ConfigError(
-                f"{cell.path} was run with {key} = {before!r}, and the table now says {now!r}. Change it back, remove "
-                "that folder, or name another --out."
-            )
+    stored, model = read_config_file(directory.config), str(directory.engine().get("model", ""))
+    for key, before, now in differences(cell, stored, model):
+        raise ConfigError(
+            f"{cell.path} was run with {key} = {before!r}, and the table now says {now!r}. Change it back, remove "
+            "that folder, or name another --out."
+        )
 
 
 def _run(cell: Cell, state: State, nodes: int, engine: str) -> None:

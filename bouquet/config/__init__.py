@@ -21,9 +21,10 @@ from bouquet.config.protection import (
     SecureSumsOptions,
 )
 from bouquet.config.reading import Settings, check, defaults, own, parsed
-from bouquet.config.run import DataOptions, ModelOptions, RoundOptions, RunConfig, TrainingOptions
+from bouquet.config.run import CIRCUMSTANCES, DataOptions, ModelOptions, RoundOptions, RunConfig, TrainingOptions
 
 __all__ = [
+    "CIRCUMSTANCES",
     "AttackOptions",
     "DataOptions",
     "DifferentialPrivacyOptions",

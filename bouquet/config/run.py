@@ -15,6 +15,19 @@ from bouquet.config.protection import (
 )
 from bouquet.errors import ConfigError
 
+# Where things are and how long to wait for them: a run is the same run whatever these are.
+CIRCUMSTANCES = {
+    "out",
+    "resume",
+    "state-dir",
+    "data-dir",
+    "checkpoint-every",
+    "min-nodes",
+    "node-timeout",
+    "round-timeout",
+    "tracker",
+}
+
 
 class DataOptions(Options):
     """Which interactions are learned from, and what is held out."""

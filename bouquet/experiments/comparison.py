@@ -10,27 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.config import RunConfig, Scalar
+from bouquet.config import CIRCUMSTANCES, RunConfig, Scalar
 from bouquet.errors import ConfigError, DataError
 from bouquet.evaluation import PairedDifference, fairness, holm, metric_values, seeded_test
+from bouquet.experiments.kept_cells import read_cell
 from bouquet.methods import METHODS
 from bouquet.randomness import Words
 from bouquet.reporting.run_directory import RunDirectory
 
 # What decides which item of whom is hidden, and what may be read. Where the files lie and how they are called does not.
 PROTOCOL_KEYS = ("dataset", "min-interactions", "split", "validation-share", "hold-out", "split-seed", "test-history")
-# Where things are and how long to wait for them: a run is the same run whatever these are.
-CIRCUMSTANCES = {
-    "out",
-    "resume",
-    "state-dir",
-    "data-dir",
-    "checkpoint-every",
-    "min-nodes",
-    "node-timeout",
-    "round-timeout",
-    "tracker",
-}
 # Closed forms of pooled data: another seed gives the same numbers.
 WITHOUT_SEED = ("popularity", "itemknn", "ease")
 
@@ -109,11 +98,15 @@ def completed_summary(path: Path) -> dict[str, Any]:
 
 
 def finished(path: Path) -> Finished:
-    """Read a completed run.
+    """Read a completed run, or a kept cell, which is a file.
 
     Raises:
         DataError: there is no run, it is not finished, or its files are damaged.
     """
+    if path.is_file():
+        cell = read_cell(path)
+        settings = RunConfig().to_flat() | dict(cell.settings)
+        return Finished(str(path), settings, cell.summary, cell.users, cell.values.astype(np.float64))
     directory = RunDirectory(path)
     summary = completed_summary(path)
     users, values = directory.read_users()
@@ -215,7 +208,7 @@ def how_tested(tests: Sequence[tuple[PairedDifference, float]]) -> str:
     return "over users and seeds where both have several" if any(counted) else "a sign-flip test over users only"
 
 
-def tests_of(pairs: Sequence[tuple[Sample, Sample]]) -> list[tuple[PairedDifference, float]]:
+def differences_of(pairs: Sequence[tuple[Sample, Sample]]) -> list[tuple[PairedDifference, float]]:
     """The first minus the second of each pair, with p-values adjusted for the number of pairs (Holm).
 
     Args:

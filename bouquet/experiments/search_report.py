@@ -13,10 +13,9 @@ from pathlib import Path
 
 import tomli_w
 
-from bouquet.config import Scalar, check
+from bouquet.config import CIRCUMSTANCES, Scalar, check
 from bouquet.errors import ConfigError
 from bouquet.experiments.chosen import METHOD_KEYS, ChosenRow, write_chosen
-from bouquet.experiments.comparison import CIRCUMSTANCES
 from bouquet.experiments.figures import figure
 from bouquet.experiments.search_file import Parameter, SearchFile, SearchRow
 from bouquet.experiments.search_study import Trial

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bouquet.evaluation import PairedDifference
-from bouquet.experiments.comparison import tests_of
+from bouquet.experiments.comparison import differences_of
 from bouquet.experiments.figures import figure, probability
 from bouquet.experiments.table_file import TableFile
 from bouquet.experiments.table_results import Column, RowResult
@@ -41,7 +41,7 @@ def row_tests(table: TableFile, results: Sequence[RowResult], columns: Sequence[
     pairs = [pair for pair in dict.fromkeys(pairs) if by_name.keys() >= set(pair)]
     samples = {column: {name: result.sample(column) for name, result in by_name.items()} for column in columns}
     asked = [(column, *pair) for column in columns for pair in pairs]
-    found = tests_of([(samples[column][row], samples[column][reference]) for column, row, reference in asked])
+    found = differences_of([(samples[column][row], samples[column][reference]) for column, row, reference in asked])
     tests: Tests = {}
     for (column, row, reference), (difference, adjusted) in zip(asked, found, strict=True):
         tests.setdefault(column, []).append(Tested(row, reference, difference, adjusted))

@@ -59,6 +59,7 @@ class Method:
         sums_only: the server needs no more of users than sums over them, with weights that it knows before training:
             what can be masked, and what a limit on each user and noise on the sum make private.
         attacks: with kind "sums", the values of `attack` that its devices know; of a trained model all are known.
+        revision: raised when the same settings give other numbers, so that nobody takes older ones for these.
         compared_by: the papers of other methods here that have it as a row of a table.
     """
 
@@ -84,6 +85,7 @@ class Method:
     defaults: Mapping[str, Scalar] = field(default_factory=dict)
     seedless: bool = False
     sums_only: bool = False
+    revision: int = 1
     attacks: tuple[str, ...] = ()
     compared_by: tuple[str, ...] = ()
 
@@ -98,6 +100,7 @@ class PlugIn:
         options: all its settings; each key begins with its name.
         device: "module:Class", a `Personalization`.
         sends, keeps: what it adds to what leaves a device, and to what stays there.
+        revision: as that of a `Method`.
     """
 
     name: str
@@ -106,6 +109,7 @@ class PlugIn:
     device: str
     sends: str
     keeps: str
+    revision: int = 1
 
 
 def class_at(place: str) -> Any:

@@ -137,19 +137,26 @@ class RunDirectory:
     def _occupied(self) -> ConfigError:
         return ConfigError(f"Another run is at work in {self.path}. Wait until it has ended, or end it.")
 
-    def create(self, config: Mapping[str, Scalar], engine: Mapping[str, Scalar]) -> None:
+    def create(
+        self, config: Mapping[str, Scalar], engine: Mapping[str, Scalar], versions: Mapping[str, str] | None = None
+    ) -> None:
         """Write the configuration and mark the run as running.
+
+        Args:
+            versions: of the packages, where the run was carried out elsewhere; None: those that are installed.
 
         Raises:
             OSError: the folder cannot be written.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        versions = {name: version(name) for name in _PACKAGES if is_there(name)} | {"python": platform.python_version()}
+        if versions is None:
+            versions = {name: version(name) for name in _PACKAGES if is_there(name)}
+            versions["python"] = platform.python_version()
         # Where results went is no part of what would be repeated; private state in the folder is found there again.
         kept = {key: value for key, value in config.items() if key not in ("out", "resume")}
         if kept.get("state-dir") == str(self.nodes):
             del kept["state-dir"]
-        document = {"run": kept, "engine": dict(engine), "versions": versions}
+        document = {"run": kept, "engine": dict(engine), "versions": dict(versions)}
         text = tomli_w.dumps(document)
         write_atomically(self.config, f"{text}# digest: {digest_of(text.encode())}\n")
         self.write_summary({"status": "running"})
@@ -291,6 +298,10 @@ class RunDirectory:
     def engine(self) -> dict[str, Any]:
         """How the run was carried out: engine and number of nodes. As `read_config`."""
         return self._read_config("engine")
+
+    def versions(self) -> dict[str, Any]:
+        """The packages that it ran with. As `read_config`."""
+        return self._read_config("versions")
 
     def _read_config(self, table: str) -> dict[str, Any]:
         try:

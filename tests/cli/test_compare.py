@@ -9,7 +9,7 @@ import pytest
 
 import bouquet as api
 from bouquet.errors import ConfigError, DataError
-from bouquet.experiments.comparison import Sample, compared, tests_of
+from bouquet.experiments.comparison import Sample, compared, differences_of
 from bouquet.experiments.figures import figure, probability
 from bouquet.reporting.run_directory import RunDirectory
 
@@ -157,10 +157,10 @@ def test_users_whose_node_failed_are_left_out_of_a_test():
     """Only users 0 and 3 are evaluated in both: differences 1 and 3, mean 2."""
     first = np.array([0.0, np.nan, 1.0, 0.0])
     other = np.array([1.0, 1.0, np.nan, 3.0])
-    ((difference, _),) = tests_of([(Sample(other[None]), Sample(first[None]))])
+    ((difference, _),) = differences_of([(Sample(other[None]), Sample(first[None]))])
     assert (difference.users, difference.mean) == (2, 2.0)
     with pytest.raises(DataError):
-        tests_of([(Sample(np.array([[np.nan, 1.0]])), Sample(np.array([[1.0, np.nan]])))])
+        differences_of([(Sample(np.array([[np.nan, 1.0]])), Sample(np.array([[1.0, np.nan]])))])
 
 
 def test_a_row_of_a_table_is_one_method_with_all_its_seeds(small_table, runs, bouquet):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bouquet.evaluation import PairedDifference
-from bouquet.experiments.comparison import how_tested, tests_of
+from bouquet.experiments.comparison import differences_of, how_tested
 from bouquet.experiments.figures import figure as in_digits
 from bouquet.experiments.figures import probability
 from bouquet.experiments.page import drawing, markup
@@ -105,7 +105,7 @@ def _tests(content: Content) -> str:
     against, *others = content.methods
     values = [shown.result.by_user(TESTED) for shown in content.methods]
     samples = [shown.result.sample(TESTED) for shown in content.methods]
-    tests = tests_of([(sample, samples[0]) for sample in samples[1:]])
+    tests = differences_of([(sample, samples[0]) for sample in samples[1:]])
     lines = []
     for shown, value, (difference, adjusted) in zip(others, values[1:], tests, strict=True):
         counts = _counts(value - values[0])
