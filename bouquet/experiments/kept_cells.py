@@ -31,7 +31,7 @@ from bouquet.methods import METHODS, PLUG_INS
 from bouquet.randomness import Words
 from bouquet.reporting.run_directory import RunDirectory
 
-FORMAT = "1"
+FORMAT = 1
 _INTEGERS = ("|i1", "<i2", "<i4", "<i8")
 SUFFIX = ".safetensors"
 # Raised when the same settings give other numbers with every method; those of one method stand in its manifest.
@@ -112,8 +112,9 @@ def write_cell(folder: Path, cell: KeptCell) -> Path:
     if not others.exists():
         if cell.sizes is not None:
             people["sizes"] = _packed(cell.sizes)
-        write_atomically(others, checked_tensors(people, {"format": FORMAT}))
+        write_atomically(others, checked_tensors(people, {}))
     told = {
+        "format": FORMAT,
         "settings": dict(cell.settings),
         "engine": dict(cell.engine),
         "versions": dict(cell.versions),
@@ -132,8 +133,9 @@ def write_cell(folder: Path, cell: KeptCell) -> Path:
     )
     # Which settings they are: cells of one method under one seed lie side by side.
     which = _digest(json.dumps([dict(cell.settings), cell.engine.get("model", ""), cell.revision]).encode())[:8]
+    # No metadata: safetensors writes several entries in any order, and the same cell shall be the same file.
     path = place / f"{method}.seed-{cell.settings['seed']}.{which}{SUFFIX}"
-    write_atomically(path, checked_tensors(arrays, {"format": FORMAT, "method": method}))
+    write_atomically(path, checked_tensors(arrays, {}))
     return path
 
 
@@ -146,6 +148,8 @@ def read_cell(path: Path) -> KeptCell:
     arrays = _read(path)
     try:
         told, summary = (json.loads(_decompressed(arrays[name])) for name in ("about", "summary"))
+        if told["format"] != FORMAT:
+            raise DataError(f"{path} is a kept cell of format {told['format']}, and this bouquet reads {FORMAT}.")
         people = _read(path.parent / f"users-{told['users']}{SUFFIX}")
         users = people["users"]
         values = _decoded(_unpacked(arrays["codes"]), _unpacked(arrays["rows"]))
@@ -243,12 +247,9 @@ def _decompressed(content: NDArray[np.uint8]) -> bytes:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        arrays, metadata = read_checked(path)
+        return read_checked(path)[0]
     except StateError as error:
         raise _damaged(path, error.__context__ or error) from None
-    if metadata.get("format") != FORMAT:
-        raise DataError(f"{path} is a kept cell of format {metadata.get('format')}, and this bouquet reads {FORMAT}.")
-    return arrays
 
 
 def _damaged(path: Path, error: BaseException) -> DataError:

@@ -70,7 +70,7 @@ def test_a_run_does_not_differ_from_itself(runs, bouquet):
     folder = runs("fedavg/seed-0")
     ended = bouquet("compare", folder, folder)
     assert ended.status == 0
-    assert ".000 ± .000  1.000" in ended.out
+    assert ".000 ± .000   .000 to .000  1.000" in ended.out
 
 
 def test_runs_are_matched_by_user_and_not_by_place(runs, bouquet):
@@ -78,7 +78,7 @@ def test_runs_are_matched_by_user_and_not_by_place(runs, bouquet):
     users, values = RunDirectory(folder).read_users()
     order = np.random.default_rng(0).permutation(len(users))
     RunDirectory(shuffled).write_users(users[order], values[order])
-    assert ".000 ± .000  1.000" in bouquet("compare", folder, shuffled).out
+    assert ".000 ± .000   .000 to .000  1.000" in bouquet("compare", folder, shuffled).out
 
 
 @pytest.mark.parametrize(
