@@ -22,6 +22,7 @@ from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.reporting.trackers import refuse_missing
 from client_app.node.histories import interactions_of
+from client_app.node.movement import movement
 from client_app.personalization import check_order
 
 ENGINES = ("flower", "local")
@@ -125,6 +126,8 @@ def execute(settings: dict[str, Scalar], nodes: int, engine: str, screen: Screen
                 raise RunFailed(f"The run failed: {summary['error']}") from error
             directory.write_failed(str(error))
             raise
+        if moved := movement(settings, nodes):
+            directory.write_summary(directory.read_summary() | {"moved": moved})
     return directory
 
 

@@ -8,6 +8,7 @@ seeds = [0, 1, 2]
 against = "fedavg"                   # row that all others are tested against; left out: no such tests
 extra = ["fairness", "traffic"]      # variance over users; bytes of all users up to the best round; HeteFedRec also has
                                      # "groups" (the last metric, by group) and "collapse" (variance of singular values)
+                                     # "movement", how far users' own item tables are from where they began
                                      # "exposure", ER@5 and ER@10 of the target where users lie (attack-fraction)
 figure = {x = "fedca-rho"}           # curves as a picture and as numbers: a setting that rows vary, or "round"; more
                                      # keys: label, of the axis, and scale, "linear" or "log"
@@ -138,7 +139,7 @@ class TableFile(Part):
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
     against: str = ""
     digits: Annotated[int, Field(ge=3, le=6)] = 3
-    extra: list[Literal["fairness", "traffic", "groups", "collapse", "exposure"]] = []
+    extra: list[Literal["fairness", "traffic", "groups", "collapse", "exposure", "movement"]] = []
     part: Literal["test", "validation"] = "test"
     figure: FigureOf | None = None
     settings: dict[str, Scalar] = {}

@@ -189,6 +189,7 @@ EXTRA = {
     "traffic": ["bytes to the best round, training + evaluation"],
     "groups": ["by group, smallest data first"],
     "collapse": ["variance of singular values"],
+    "movement": ["private tables moved by"],
     "exposure": ["ER@5 of the target", "ER@10"],
 }
 
@@ -228,6 +229,8 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
         if "collapse" in extra:
             variance = result.singular_variance()
             line.append("–" if variance is None else f"{variance:.3g}")
+        if "movement" in extra:
+            line.append(" / ".join(_percent(value) for value in result.movement().values()) or "–")
         if "exposure" in extra:
             found = [result.exposure(name) for name in ("ER@5", "ER@10")]
             line += ["–" if value is None else figure(value, digits) for value in found]
@@ -252,6 +255,11 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
             f"ε: of all that the server publishes, to add or remove one user, at δ = {' or '.join(deltas)}; such "
             "rows report their last round, and their metrics were measured outside the budget. ∞: no noise."
         )
+    if any(result.movement() for result in results) and "movement" in table.extra:
+        notes.append(
+            "Private tables moved by: distance of a user's own item table after its last training from where it began, "
+            "over the norm of that; mean over users and seeds."
+        )
     complete = {result.row.name for result in results}
     missing = [row.title for row in table.rows if row.name not in complete]
     if missing:
@@ -261,6 +269,10 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
 
 def _with_error(value: float, error: float, digits: int) -> str:
     return figure(value, digits) if np.isnan(error) else f"{figure(value, digits)} ± {figure(error, digits)}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g} %"
 
 
 def _megabytes(value: float | None) -> str:

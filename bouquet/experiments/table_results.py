@@ -97,6 +97,12 @@ class RowResult:
         found = [run.summary.get("attack", {}).get("exposure", {}).get(name) for run in self.runs]
         return None if None in found else float(np.mean(found))
 
+    def movement(self) -> dict[str, float]:
+        """How far each private item table has moved, averaged over seeds; empty where users have none of their own."""
+        found = [run.summary.get("moved", {}).get("tables", {}) for run in self.runs]
+        common = [name for name in found[0] if all(name in tables for tables in found)]
+        return {name: float(np.mean([tables[name] for tables in found])) for name in common}
+
     def chosen(self) -> str:
         """The settings that validation chose, by seed where it chose differently; empty where it chose none."""
         by_seed = [run.summary.get("chosen", {}) for run in self.runs]

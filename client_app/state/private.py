@@ -127,6 +127,10 @@ class PrivateState:
             self._read(name, slots, positions, [(row,) for row in values[name]], known)
         return values
 
+    def newest(self) -> NDArray[np.int64]:
+        """[K] the round of each user's newest version; 0: it has none."""
+        return self._rounds.max(axis=0).astype(np.int64)
+
     def origins(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> Words:
         """[k] the common tables that the users' own versions are from, for `origin`; 0: a user has none. As `read`."""
         slots, known = self._slots(positions, versions)
@@ -279,6 +283,21 @@ class PrivateState:
         self._rounds, self._checksums = arrays["rounds"].copy(), arrays["checksums"].copy()
         if self._tuned:
             self._touched, self._started = arrays["touched"].copy(), arrays["origins"].copy()
+
+
+def names_in(folder: Path) -> frozenset[str]:
+    """The private arrays of which a folder has versions.
+
+    Raises:
+        StateError: there is no index that can be read without a key.
+    """
+    path = folder / _INDEX
+    try:
+        content = path.read_bytes()
+        check_content(content)
+        return frozenset(metadata_of(content)["arrays"].split(",")) - {_OWN}
+    except (OSError, ValueError, KeyError) as error:
+        raise StateError(f"{path} cannot be read ({error}).") from None
 
 
 def _in_order(slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row]) -> list[Place]:
