@@ -21,7 +21,10 @@ REPLY_SECONDS = 0.02
 # So long after the last message a SuperNode still asks as often as while messages come.
 BUSY_FOR = 60.0
 # A part of a message that is on its way is asked for again after so long, then after twice that, at most so long.
-PART_SECONDS, LATE_PART_SECONDS = 0.02, 0.2
+PART_SECONDS, LATE_PART_SECONDS = 0.02, 1.0
+# A node waits so many times as long as its last question took before it asks again: the more nodes a SuperLink has, and
+# the less it keeps up with them, the less each of them asks.
+PATIENCE = 20.0
 # A reply that the server has not fetched yet is lost when its node leaves: Flower then says that the node is gone.
 LINGER_SECONDS = 10.0
 
@@ -46,25 +49,30 @@ def wait_for_a_busy_superlink() -> None:
 def look_for_messages_often(work: Callable[[], None], polling: Polling) -> None:
     """Have the SuperNode look for its reply often, and for messages as long as some have come lately.
 
+    A SuperLink that answers slowly is asked as seldom as by a node at rest: a hundred nodes that ask five times a
+    second keep it from everything else.
+
     Args:
         work: called again and again while the reply to a message is waited for.
         polling: how often it looks for messages.
     """
-    last, full = -BUSY_FOR, False
+    last, full, woke = -BUSY_FOR, False, time.monotonic()
 
     def sleep(seconds: float) -> None:
-        nonlocal last, full
+        nonlocal last, full, woke
+        took = time.monotonic() - woke
         if seconds < 1:  # for a reply, which is there soon
             last, full = time.monotonic(), True
             work()
             time.sleep(REPLY_SECONDS)
         elif time.monotonic() - last < BUSY_FOR:
-            time.sleep(polling.busy)
+            time.sleep(max(polling.busy, min(PATIENCE * took, polling.rest)))
         else:
             if full:
                 give_back_memory()
                 full = False
             time.sleep(polling.rest)
+        woke = time.monotonic()
 
     supernode_sleeps(sleep)
 

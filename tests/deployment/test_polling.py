@@ -41,22 +41,45 @@ def test_a_supernode_is_told(tmp_path):
     assert not any("poll" in word for word in supernode_command("hub:9092", tmp_path, {}, 1))
 
 
-def test_a_supernode_asks_often_while_messages_come_and_rarely_a_minute_after_the_last(monkeypatch):
-    """Flower sleeps .5 s between two looks for its reply, and 3 s between two for a message."""
+@pytest.fixture
+def pauses(monkeypatch):
+    """A SuperNode's clock, which its pauses move, these pauses, and how often it was told to look for a reply."""
     from flwr.supernode import start_client_internal as flower
 
-    slept, now, worked = [], [1000.0], []
-    monkeypatch.setattr(asking, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: now[0]))
+    clock = SimpleNamespace(now=1000.0, slept=[], worked=0, flower=flower)
+
+    def sleep(seconds):
+        clock.slept.append(seconds)
+        clock.now += seconds
+
+    def work():
+        clock.worked += 1
+
+    monkeypatch.setattr(asking, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock.now))
     monkeypatch.setitem(vars(flower), "time", flower.time)
-    asking.look_for_messages_often(lambda: worked.append(1), Polling(0.25, 7.0))
-    flower.time.sleep(3)
-    flower.time.sleep(0.5)
-    now[0] += 59
-    flower.time.sleep(3)
-    now[0] += 2
-    flower.time.sleep(3)
-    assert slept == [7.0, asking.REPLY_SECONDS, 0.25, 7.0]
-    assert len(worked) == 1
+    asking.look_for_messages_often(work, Polling(0.25, 7.0))
+    return clock
+
+
+def test_a_supernode_asks_often_while_messages_come_and_rarely_a_minute_after_the_last(pauses):
+    """Flower sleeps .5 s between two looks for its reply, and 3 s between two for a message."""
+    sleep = pauses.flower.time.sleep
+    sleep(3)
+    sleep(0.5)
+    for _ in range(241):
+        sleep(3)
+    # The minute begins where the pause for the reply does.
+    assert pauses.slept == [7.0, asking.REPLY_SECONDS, *[0.25] * 240, 7.0]
+    assert pauses.worked == 1
+
+
+def test_a_supernode_asks_a_slow_superlink_less_often(pauses):
+    sleep = pauses.flower.time.sleep
+    sleep(0.5)
+    for seconds in (0.01, 0.1, 5.0, 0.01):
+        pauses.now += seconds  # the question and its answer
+        sleep(3)
+    assert pauses.slept[1:] == pytest.approx([0.25, 20 * 0.1, 7.0, 0.25])
 
 
 @pytest.mark.flower
