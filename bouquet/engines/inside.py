@@ -229,10 +229,15 @@ def supernode_asks(replaced: Callable[[Callable[..., int | None]], Callable[...,
 
 
 def supernode_tries_again(codes: Sequence[str]) -> None:
-    """Have a SuperNode repeat calls that end with one of these codes of gRPC as it does where no server answers."""
+    """Have a SuperNode repeat calls that end with one of these codes of gRPC as it does where no server answers.
+
+    One that speaks HTTP repeats such calls by itself.
+    """
     from flwr.supernode import start_client_internal as flower
 
-    make = vars(flower)["make_simple_grpc_retry_invoker"]
+    make = vars(flower).get("make_simple_grpc_retry_invoker")
+    if not make:
+        return
 
     def patient() -> Any:
         found = make()

@@ -21,6 +21,7 @@ from bouquet.deployment.local import MARK
 from bouquet.engines.app_folder import write_app_folder
 from bouquet.engines.ports import free_port
 from bouquet.engines.processes import marked_processes
+from bouquet.engines.release import has_fleet_port
 from bouquet.errors import ConfigError
 from bouquet.own_packages import command as own_program
 from bouquet.reporting.run_directory import RunDirectory
@@ -140,6 +141,7 @@ class BusySuperLink(FleetServicer):
         return PullMessagesResponse()
 
 
+@pytest.mark.skipif(not has_fleet_port(), reason="nodes of this release of Flower do not speak gRPC")
 def test_a_supernode_asks_a_busy_superlink_again_and_ends_where_that_fails(tmp_path):
     """With its loop over, a thread of it was left: 47 of 100 devices on a busy machine waited for nothing, for ever."""
     make_keys(tmp_path / "keys", [], ["node-1"])
