@@ -11,9 +11,10 @@ With Δ_u the honest change of a lying user, s = `attack-strength`, t the target
                 began towards the user's own items: the popular ones   (PIECK-IPE; Zhang et al., ICDE 2024)
 
 PIECK takes the sizes of movements over some rounds for popularity. With several negatives per positive the rows of
-items that nobody likes move as far, the other way; so here it is the movement along that of the liar's own items. Where
-a table began follows from the run's seed, so the whole way is known. Liars do not clip, and put no noise on what they
-send. What they keep for themselves is honest.
+items that nobody likes move as far, the other way; so here it is the movement along what the liar's own items have
+moved beyond the mean of all. Their movement alone would not do: of who has many items that few others like, most have
+gone where the unliked go. Where a table began follows from the run's seed, so the whole way is known. Liars do not
+clip, and put no noise on what they send. What they keep for themselves is honest.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ def _moved(host: Host, task: LocalTask) -> Rows:
 
 
 def _popular(moved: NDArray[np.floating], own: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The items that have moved farthest along the movement of these."""
+    """The items that have moved farthest along what these have moved beyond the mean of all."""
     flat = moved.reshape(len(moved), -1).astype(np.float64)
-    return np.argsort(-(flat @ flat[own].sum(axis=0)), kind="stable")[:POPULAR]
+    along = flat[own].mean(axis=0) - flat.mean(axis=0)
+    return np.argsort(-(flat @ along), kind="stable")[:POPULAR]

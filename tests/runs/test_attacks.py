@@ -168,9 +168,21 @@ def test_what_liars_send_by_its_equations(sent):
 
 
 def test_popular_is_what_moved_as_the_own_items_did():
-    """Own item 0 moved by (1, 0). Items 1 to 11 moved by (2 … 12, 0), item 12 by (-20, 0), which is far and unliked."""
-    moved = np.array([[1.0, 0.0], *([float(size), 0.0] for size in range(2, 13)), [-20.0, 0.0]])
+    """Own item 0 moved by (1, 0), items 1 to 11 by (2 … 12, 0), item 12 by (-80, 0), which is far and unliked.
+
+    The mean is ((1 + 77 - 80) / 13, 0) = (-2 / 13, 0): the own item is above it, and so the largest are meant.
+    """
+    moved = np.array([[1.0, 0.0], *([float(size), 0.0] for size in range(2, 13)), [-80.0, 0.0]])
     assert _popular(moved, np.array([0])).tolist() == list(range(11, 1, -1))
+
+
+def test_popular_is_no_unliked_item_for_who_has_mostly_such():
+    """Ten items moved by (1, 0) and twenty by (-1, 0); a liar has three of the first and five of the others.
+
+    Its own moved by (-1/4, 0) in the mean, all by (-1/3, 0): beyond the mean of all, that is towards the popular ones.
+    """
+    moved = np.array([[1.0, 0.0]] * 10 + [[-1.0, 0.0]] * 20)
+    assert sorted(_popular(moved, np.array([0, 1, 2, 10, 11, 12, 13, 14])).tolist()) == list(range(10))
 
 
 # -- what comes of it ------------------------------------------------------------------------------------------------
@@ -220,6 +232,17 @@ def test_the_trimmed_mean_leaves_nothing_of_a_push(tmp_path):
     held = attacked(tmp_path / "held", **shared, **robust).rounds()[-1]["exposure"]["ER@10"]
     assert plain > 0.9
     assert held <= honest + 0.1
+
+
+def test_an_item_that_is_made_like_popular_ones_is_shown(tmp_path):
+    """An item that nobody is shown without liars: of 27 honest users 25 are with them. More than half is asked for."""
+    given = {"attack_target": 30, "num_server_rounds": 16, "evaluate_every": 16}
+    seen = {}
+    for attack in ("none", "align"):
+        summary = attacked(tmp_path / attack, 1, attack=attack, **given).read_summary()
+        seen[attack] = summary["attack"]["last"]["ER@10"]
+    assert seen["none"] == 0
+    assert seen["align"] > 0.5
 
 
 # -- sums ------------------------------------------------------------------------------------------------------------
