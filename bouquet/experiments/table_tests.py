@@ -84,9 +84,9 @@ def how_tested(tests: Tests) -> str:
     words = [f"p is adjusted for all {len(everything)} tests of this table (Holm)."]
     if any(test.difference.counts_seeds for test in everything):
         words.append(
-            "Tests and intervals are over users and seeds, crossed: another draw of users and another training would "
-            "stay within (Student's t, Satterthwaite's degrees of freedom; p is at least that of a sign-flip test over "
-            "users). Of a row that no seed changes, users alone are counted."
+            "Tests and intervals are over users and seeds, crossed: they count what another draw of users and what "
+            "another seed would change (Student's t, Satterthwaite's degrees of freedom; p is at least that of a "
+            "sign-flip test over users). Rows that no seed changes have one run."
         )
     if not all(test.difference.counts_seeds for test in everything):
         words.append(

@@ -203,6 +203,36 @@ def test_groups_and_collapse_have_columns_where_a_method_knows_them(tmp_path):
     assert cells[3][3] == f"{summary['test']['full']['NDCG@20']:.4f}".removeprefix("0")
 
 
+MOVING_TABLE = """
+title = "Private halves"
+seeds = [0, 1]
+extra = ["movement"]
+
+[settings]
+num-server-rounds = 1
+min-interactions = 100
+
+[[rows]]
+name = "fedavg"
+
+[[rows]]
+name = "fedrap"
+settings = {strategy = "fedrap"}
+"""
+
+
+def test_how_far_private_tables_moved_stands_beside_the_row(tmp_path, bouquet):
+    (tmp_path / "table.toml").write_text(MOVING_TABLE)
+    ended = bouquet("table", tmp_path / "table.toml", "--out", tmp_path / "out", "--engine", "local")
+    assert ended.status == 0, ended.err
+    text = (tmp_path / "out" / "table.md").read_text()
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("|")]
+    folders = [RunDirectory(tmp_path / "out" / "cells" / "fedrap" / f"seed-{seed}") for seed in (0, 1)]
+    moved = np.mean([folder.read_summary()["moved"]["tables"]["personal_item_embedding"] for folder in folders])
+    assert [line[-2] for line in cells] == ["private tables moved by", cells[1][-2], "–", f"{100 * moved:.3g} %"]
+    assert "Private tables moved by: distance of a user's own item table" in text
+
+
 def test_fairness_has_a_column_for_each_candidate_set(copied, bouquet):
     file, out = copied
     with_fairness = Path(file).read_text().replace("seeds = [0, 1]", 'seeds = [0, 1]\nextra = ["fairness"]')
