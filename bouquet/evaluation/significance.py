@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _CHUNK_BYTES = 16 * 2**20
+DRAWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class PairedDifference:
         return self.mean - reach, self.mean + reach
 
 
-def paired_test(a: ArrayLike, b: ArrayLike, *, draws: int = 10_000, seed: int = 0) -> PairedDifference:
+def paired_test(a: ArrayLike, b: ArrayLike, *, draws: int = DRAWS, seed: int = 0) -> PairedDifference:
     """Sign-flip permutation test of the mean difference (see the module).
 
     Args:
