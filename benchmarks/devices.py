@@ -38,7 +38,7 @@ from data_partition import synthetic
 
 ITEMS, MEAN_LENGTH = 300, 15.0
 LOOK_SECONDS = 5.0
-NICENESS = 10
+NICENESS = 19
 # A device holds its processes in a tree of its own, so the mark of the tree that it is in does not find them.
 MARK = "BOUQUET_BENCHMARK"
 MIB = 1024

@@ -182,7 +182,7 @@ def be_superlink(seldom: Callable[[Callable[[Any], None]], Callable[[Any], None]
 
     Args:
         seldom: makes of the look for expired tokens, a method, one that looks more rarely.
-        turn: seconds that a call waits for its turn to write.
+        turn: seconds that a call waits for a connection to its database, and for its turn to write.
     """
     from flwr.supercore import sql_mixin
     from flwr.supercore.corestate.sql_corestate import SqlCoreState
@@ -194,6 +194,13 @@ def be_superlink(seldom: Callable[[Callable[[Any], None]], Callable[[Any], None]
         vars(sql_mixin)["SQLITE_PRAGMAS"] = tuple(
             (name, str(round(1000 * turn)) if name == "busy_timeout" else value) for name, value in pragmas
         )
+    if create := getattr(sql_mixin, "create_engine", None):
+
+        def patient(*arguments: Any, **given: Any) -> Any:
+            # A database in memory has one connection, which nobody waits for.
+            return create(*arguments, **(given if "poolclass" in given else {"pool_timeout": turn, **given}))
+
+        vars(sql_mixin)["create_engine"] = patient
     sys.argv[0] = "flower-superlink"
     flower_superlink()
 

@@ -139,6 +139,7 @@ def test_what_is_replaced_in_a_superlink_is_looked_up_where_it_is_replaced():
     assert "self._cleanup_expired_task_tokens()" in inspect.getsource(state.get_run_status)
     assert ("busy_timeout", "5000") in mixin.SQLITE_PRAGMAS
     assert "in SQLITE_PRAGMAS:" in inspect.getsource(mixin._set_sqlite_pragmas)
+    assert "= create_engine(self.database_url, **engine_kwargs)" in inspect.getsource(mixin)
 
 
 @pytest.mark.parametrize(
