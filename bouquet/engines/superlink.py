@@ -2,8 +2,8 @@
 
 Before nearly every call Flower 1.39 looks for task tokens that have expired, which are two statements that write.
 SQLite lets one write at a time, so they bound how many nodes a SuperLink can serve. Tokens live for minutes: here it
-looks once a second. And a call waits longer for one of its 15 connections, and for its turn to write, before it fails with
-"QueuePool limit" or "database is locked": a message of which a part fails is lost to its node.
+looks once a second. And a call waits longer for one of its 15 connections, and for its turn to write, before it fails
+with "QueuePool limit" or "database is locked": a message of which a part fails is lost to its node.
 """
 
 from __future__ import annotations
