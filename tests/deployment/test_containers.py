@@ -136,10 +136,10 @@ def containers(tmp_path_factory):
         project("--profile", "shards", "--profile", "tools", "--profile", "devices", "down", "-v")
 
 
-def test_a_run_completes_in_containers(containers):
-    said = containers(
-        "run", "--rm", "operator", "run", "-c", "num-server-rounds=3 evaluate-every=3 min-nodes=3 node-timeout=900"
-    )
+@pytest.mark.parametrize("masks", ["", ' secure-sums=true secure-sums-authority="/keys/executor/ca.crt"'])
+def test_a_run_completes_in_containers(containers, masks):
+    settings = "num-server-rounds=3 evaluate-every=3 min-nodes=3 node-timeout=900" + masks
+    said = containers("run", "--rm", "operator", "run", "-c", settings)
     assert "3/3" in said
     status = json.loads(containers("run", "--rm", "operator", "status", "--format", "json"))
     assert status["status"] == "completed"
@@ -157,5 +157,6 @@ def test_a_node_that_was_broken_into_reaches_nothing_of_the_operators(containers
     assert found["open"] == [9092]
     assert not found["gate by its number"]
     assert found["rights"] == 0
-    assert found["keys"] == ["ca.crt", "local-ca.crt", "local.crt", "local.key", "node.key", "node.pub", "state.key"]
+    local, own = ["local-ca.crt", "local.crt", "local.key"], ["node.crt", "node.key", "node.pub", "state.key"]
+    assert found["keys"] == ["ca.crt", *local, *own]
     assert not any(found[name] for name in found if name.startswith("submits"))
