@@ -87,6 +87,12 @@ def watcher_of(mark):
     return found
 
 
+def ignores(process, signs):
+    """Whether a process has said that it does not listen to these signals, of which Linux keeps one bit each."""
+    (said,) = (line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("SigIgn"))
+    return all(int(said.split()[1], 16) >> (sign - 1) & 1 for sign in signs)
+
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found through /proc")
 
 
@@ -95,7 +101,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 @pytest.mark.parametrize("whom", ["the owner", "its group"])
 def test_a_tree_ends_when_its_owner_is_killed(folder, grace, whom):
     owner, mark = start(OWNER, str(folder), str(grace), "stubborn")
-    assert len(marked_processes(TREE_MARK, mark)) == 4
+    await_condition(lambda: len(marked_processes(TREE_MARK, mark)) == 4, seconds=60)
     (os.kill if whom == "the owner" else os.killpg)(owner.pid, signal.SIGKILL)
     owner.wait()
     await_condition(none_left(mark), seconds=60)
@@ -108,7 +114,9 @@ def test_an_owner_ends_its_tree_itself_even_without_the_watcher(folder):
     """The watcher does not listen to Ctrl-C and SIGTERM; killed all the same, it takes nothing with it."""
     owner, mark = start(OWNER, str(folder), "0", "obedient")
     (watcher,) = watcher_of(mark)
-    for sign in (signal.SIGINT, signal.SIGTERM):
+    signs = (signal.SIGINT, signal.SIGTERM)
+    await_condition(lambda: ignores(watcher, signs), seconds=60)
+    for sign in signs:
         os.kill(watcher, sign)
     time.sleep(0.2)
     assert watcher_of(mark) == [watcher]
@@ -122,7 +130,8 @@ def test_an_owner_ends_its_tree_itself_even_without_the_watcher(folder):
 @needs_proc
 def test_what_a_role_has_started_ends_with_it():
     role, mark = start(ROLE)
-    assert len(marked_processes(TREE_MARK, mark)) == 3
+    # What it starts in the background may be on its way to be another program, and has no environment then.
+    await_condition(lambda: len(marked_processes(TREE_MARK, mark)) == 3, seconds=60)
     os.kill(role.pid, signal.SIGKILL)
     role.wait()
     await_condition(none_left(mark), seconds=60)
@@ -135,7 +144,7 @@ def test_what_a_supervisor_supervises_ends_with_it():
     command += "runpy.run_module('bouquet.deployment.supervise', run_name='__main__')"
     supervisor, mark = start(command, code)
     assert supervisor.stdout.readline() == "up\n"
-    assert len(marked_processes(TREE_MARK, mark)) == 4
+    await_condition(lambda: len(marked_processes(TREE_MARK, mark)) == 4, seconds=60)
     os.kill(supervisor.pid, signal.SIGKILL)
     supervisor.wait()
     await_condition(none_left(mark), seconds=60)
