@@ -27,6 +27,7 @@ from bouquet.methods import METHODS
 from bouquet.wire import TrainRequest
 from client_app.node.handlers import blocks_of, deployed, given_to
 from client_app.node.host import Host
+from client_app.node.movement import LEAST
 from client_app.node.tasks import local_task, training_of
 from client_app.node.tensor_scoring import VIEW_BYTES, whole_catalogue
 from client_app.personalization.base import PERSONAL, Given, Tensors
@@ -34,7 +35,6 @@ from models import is_sequential
 
 # Lower ends of the groups, in training interactions.
 GROUPS = (0, 20, 50, 100, 200)
-LEAST = 5
 DEPTH, PERSISTENCE, BINS = 50, 0.99, 20
 
 Sums = dict[str, NDArray[np.float64]]

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from bouquet.config import Scalar
 from bouquet.errors import StateError
-from client_app.node.diagnostics import LEAST
 from client_app.node.host import Host, host_of
 from client_app.state.private import PrivateState, names_in
 
 MOST_BYTES = 2**28
+# Means over fewer users would say too much about them.
+LEAST = 5
 
 Ratios = dict[str, list[NDArray[np.float64]]]
 
