@@ -32,9 +32,9 @@ def is_seedless(name: str, federated: bool, settings: Mapping[str, Scalar]) -> b
     """
     if not federated:
         return name in WITHOUT_SEED
-    # Noise is drawn from it.
-    noisy = settings.get("dp-epsilon") or settings.get("dp-noise-multiplier")
-    return name in METHODS and METHODS[name].seedless and not noisy
+    # Noise is drawn from it, and who lies, and for what.
+    drawn = any(settings.get(key) for key in ("dp-epsilon", "dp-noise-multiplier", "attack-fraction"))
+    return name in METHODS and METHODS[name].seedless and not drawn
 
 
 @dataclass(frozen=True, eq=False)
