@@ -49,7 +49,10 @@ def movement(settings: Mapping[str, Scalar], nodes: int) -> dict[str, Any]:
         tables |= {name for name, spec in state.specs.items() if spec.by_item} | set(host.tuned)
         if not tables:
             return {}
-        users += _look(host, state, MOST_BYTES // nodes, ratios)
+        try:
+            users += _look(host, state, MOST_BYTES // nodes, ratios)
+        except StateError:  # the run is complete without this figure; who goes on from the state is told what is wrong
+            return {}
     means = {name: np.concatenate(found) for name, found in sorted(ratios.items())}
     if users < LEAST:
         return {}
