@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bouquet.engines.processes import TREE_MARK, Members, end_all, marked_processes
+from bouquet.own_packages import command as own_program
 from tests.runs.helpers import await_condition
 
 # A child, a grandchild in a session of its own, and one that can be made not to listen to SIGTERM.
@@ -215,3 +216,22 @@ def is_running(number):
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def autogroup_of(*words, **how):
+    """The autogroup of a program of ours that is started like this, as it sees it."""
+    statement = "print(open('/proc/self/autogroup').read())"
+    return subprocess.run(
+        [*words, *own_program("timeit"), "-n1", "-r1", statement], capture_output=True, text=True, check=True, **how
+    ).stdout.splitlines()[0]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="the processor is not shared out by sessions here"
+)
+def test_a_session_of_its_own_gives_way_as_its_process_does():
+    assert autogroup_of("nice", "-n", "7", start_new_session=True).endswith("nice 7")
+    assert autogroup_of(start_new_session=True).endswith("nice 0")
+    before = Path("/proc/self/autogroup").read_text().strip()
+    # One that does not lead its session leaves the others in it alone.
+    assert autogroup_of("nice", "-n", "7") == before
