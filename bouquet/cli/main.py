@@ -159,8 +159,9 @@ def explain(key: Annotated[str, typer.Argument(metavar="[KEY]", help="A setting;
 
 @app.command()
 def table(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="TOML file of a table, or the name of one that comes with bouquet.")
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE…", help="TOML files of tables, or names of such that come with bouquet."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the table; one that was stopped goes on.")],
     override: Annotated[list[str] | None, typer.Option("-c", help="Settings of all cells: 'key=value'.")] = None,
@@ -173,9 +174,9 @@ def table(
     ] = None,
 ) -> None:
     """Every run of a results table, and the table."""
-    from bouquet.cli.table import table_command
+    from bouquet.cli.table import tables_command
 
-    table_command(file, out, override or [], nodes, engine, only or [], cells)
+    tables_command(files, out, override or [], nodes, engine, only or [], cells)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
     DIR/cells/<row>/seed-<s>/   one results folder per cell
     DIR/table.md, DIR/table.csv written when no cell is missing
+    DIR/<name>/…, DIR/tables.md of several tables: the folder of each, and all in one page
 
 A table that was stopped goes on where it was: finished cells are kept, a cell with a checkpoint is resumed. With
 `--cells`, finished cells of these settings come out of a folder, whoever ran them, and new ones go there.
@@ -9,6 +10,7 @@ A table that was stopped goes on where it was: finished cells are kept, a cell w
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from enum import Enum
@@ -29,7 +31,7 @@ from bouquet.experiments.settings import read_config_file
 from bouquet.experiments.table_figure import CSV, PNG
 from bouquet.experiments.table_file import Cell, cells_of, read_table_file
 from bouquet.experiments.table_report import command_line, write_table
-from bouquet.files import locked
+from bouquet.files import locked, write_atomically
 from bouquet.ready_made import TABLES, ready_made
 from bouquet.reporting.run_directory import RunDirectory
 from models.centralized import POOLED
@@ -49,6 +51,37 @@ class CellScreen(Screen):
     def stopped(self, directory: RunDirectory, config: RunConfig, command: str = "bouquet table") -> None:
         """How to go on after Ctrl-C."""
         self.console.print("\nStopped. The same command goes on here.")
+
+
+def tables_command(
+    files: Sequence[Path],
+    out: Path,
+    overrides: Sequence[str],
+    nodes: int,
+    engine: str,
+    only: Sequence[str],
+    kept: Path | None,
+) -> None:
+    """`table_command` of one file, or of several one after another, each in a folder of its own, and their page.
+
+    Raises:
+        ConfigError: a file is wrong, before the first one is run; two have one name.
+        BouquetError, KeyboardInterrupt: as for `table_command`. What comes before is written.
+    """
+    if len(files) == 1:
+        table_command(files[0], out, overrides, nodes, engine, only, kept)
+        return
+    places = {file: out / file.stem for file in files}
+    if len(set(places.values())) < len(files):
+        raise ConfigError("Two of the tables have one name, and so they would have one folder.")
+    for file, place in places.items():
+        found = ready_made(file, TABLES)
+        cells_of(read_table_file(found), found.parent, place, overrides)
+    for file, place in places.items():
+        table_command(file, place, overrides, nodes, engine, only, kept)
+    pages = [re.sub("^#", "##", (place / "table.md").read_text(), flags=re.MULTILINE) for place in places.values()]
+    write_atomically(out / "tables.md", "\n".join(pages))
+    Console(highlight=False, soft_wrap=True, markup=False).print(f"All in one page: {out / 'tables.md'}")
 
 
 def table_command(

@@ -93,6 +93,8 @@ RESERVED_KEYS = ("seed", "out", "resume", "state-dir")
 ROUND = "round"
 """An axis of a figure that is no setting."""
 
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
 
 class Part(BaseModel):
     """A part of a file whose keys are kebab-case and all known."""
@@ -115,6 +117,7 @@ class Row(Part):
     line: str = ""
     printed: dict[str, dict[str, float]] = {}
     printed_source: str = ""
+    seeds: Seeds | None = None
 
     @property
     def title(self) -> str:
@@ -136,7 +139,7 @@ class TableFile(Part):
     title: str
     metrics: Annotated[list[str], Field(min_length=1)] = ["HR@10", "NDCG@10"]
     candidates: Annotated[list[str], Field(min_length=1)] = ["full", "sampled-99"]
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
+    seeds: Seeds = [0, 1, 2]
     against: str = ""
     digits: Annotated[int, Field(ge=3, le=6)] = 3
     extra: list[Literal["fairness", "traffic", "groups", "collapse", "exposure", "movement"]] = []
@@ -209,8 +212,8 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
         seedless = is_seedless(row.centralized or str(settings["strategy"]), not row.centralized, settings)
-        seeds = table.seeds[:1] if seedless else table.seeds
-        for seed in seeds:
+        seeds = row.seeds or table.seeds
+        for seed in seeds[:1] if seedless else seeds:
             path = out / "cells" / row.name / f"seed-{seed}"
             cells.append(Cell(row, seed, path, settings | {"seed": seed}, chosen, seedless))
     _require_shared(cells)
@@ -263,8 +266,9 @@ def _check_names(table: TableFile) -> None:
     for name in rows:
         if rows.count(name) > 1:
             raise ConfigError(f"There are two rows '{name}'.")
-    if len(set(table.seeds)) < len(table.seeds):
-        raise ConfigError("A seed stands twice in seeds.")
+    for seeds in (table.seeds, *(row.seeds or [] for row in table.rows)):
+        if len(set(seeds)) < len(seeds):
+            raise ConfigError("A seed stands twice in seeds.")
     if table.against:
         lookup(dict.fromkeys(rows), "row", table.against)
     if table.part == "validation" and table.extra:

@@ -128,8 +128,13 @@ def _protocol(table: TableFile, results: Sequence[RowResult]) -> str:
             "Rows marked LEAKY draw training negatives from the items that a user never touches, hidden items "
             "excluded, as published codes do: the hidden item is then the one that is never trained as a negative."
         )
+    own = "".join(
+        f"; {result.row.title}: {', '.join(map(str, result.row.seeds))} alone"
+        for result in results
+        if result.row.seeds and result.row.seeds != table.seeds
+    )
     words.append(
-        f"Seeds {', '.join(map(str, table.seeds))}; the reported round is the best on validation (NDCG@10, full)."
+        f"Seeds {', '.join(map(str, table.seeds))}{own}; the reported round is the best on validation (NDCG@10, full)."
     )
     if table.part == "validation":
         words.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -247,6 +248,44 @@ def test_fairness_has_a_column_for_each_candidate_set(copied, bouquet):
     assert next(line for line in cells if line[1:2] == ["FedAvg"])[-3:-1] == [figure(full), figure(sampled)]
 
 
+ONE_ROW = """
+title = "Popular items among those who know {least}"
+seeds = [0]
+
+[settings]
+min-interactions = {least}
+
+[[rows]]
+name = "popularity"
+centralized = "popularity"
+"""
+
+
+def test_several_tables_are_made_by_one_command(tmp_path, bouquet):
+    files = [tmp_path / f"{name}.toml" for name in ("first", "second")]
+    for file, least in zip(files, (60, 70), strict=True):
+        file.write_text(ONE_ROW.format(least=least))
+    ended = bouquet("table", *files, "--out", tmp_path / "out")
+    assert ended.status == 0, ended.err
+    page = (tmp_path / "out/tables.md").read_text()
+    assert re.findall("^#.*", page, flags=re.MULTILINE) == [
+        "## Popular items among those who know 60",
+        "## Popular items among those who know 70",
+    ]
+    for name in ("first", "second"):
+        assert csv_lines(tmp_path / "out" / name)["popularity", "full", "HR@10"]["seeds"] == "1"
+        assert f"bouquet table {tmp_path / name}.toml --out {tmp_path / 'out' / name}" in page
+
+    # A mistake in the last is found before the first is run.
+    files[1].write_text(ONE_ROW.format(least="none"))
+    ended = bouquet("table", *files, "--out", tmp_path / "other")
+    assert ended.status == 2
+    assert not (tmp_path / "other").exists()
+    ended = bouquet("table", files[0], files[0], "--out", tmp_path / "other")
+    assert ended.status == 2
+    assert "Two of the tables have one name" in ended.err
+
+
 def test_a_second_table_in_the_same_folder_is_refused(copied, bouquet):
     file, out = copied
     with (out / ".lock").open("w") as lock:
@@ -338,6 +377,22 @@ def test_one_seed_is_marked_and_rows_are_tested_against_their_own_base(copied, b
     assert "Difference to the own base" in (out / "table.tex").read_text()
 
 
+def test_a_row_may_have_seeds_of_its_own(copied, bouquet):
+    file, out = copied
+    text = Path(file).read_text()
+    assert text.count('name = "fedavg-paper"') == 1
+    Path(file).write_text(text.replace('name = "fedavg-paper"', 'name = "fedavg-paper"\nseeds = [1]'))
+    ended = bouquet("table", file, "--out", out)
+    assert ended.status == 0, ended.err
+    lines, written = csv_lines(out), (out / "table.md").read_text()
+    assert [lines[row, "full", "HR@10"]["seeds"] for row in ("fedavg", "fedavg-paper")] == ["2", "1"]
+    assert float(lines["fedavg-paper", "full", "HR@10"]["mean"]) == pytest.approx(
+        mean_of(out, "fedavg-paper", 1, "full", "HR@10"), abs=1e-6
+    )
+    assert "Seeds 0, 1; FedAvg: 1 alone; the reported round" in written
+    assert "† Users only (sign-flip test)" in written
+
+
 def test_what_a_reader_must_not_overlook_is_said(small_table):
     text = (small_table / "table.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -377,6 +432,7 @@ def test_a_table_to_choose_by_shows_validation(copied, bouquet):
         ('"full", ', '"all", ', "There is no candidate set 'all'."),
         ('{"HR@10" =', '{"HR" =', "There is no metric 'HR'."),
         ("seeds = [0, 1]", "seeds = [1, 1]", "A seed stands twice in seeds."),
+        ('name = "fedavg"', 'name = "fedavg"\nseeds = [2, 2]', "A seed stands twice in seeds."),
         ("seeds = [0, 1]", "seeds = [-1]", "'seeds.0' cannot be -1: input should be greater than or equal to 0."),
         ('against = "fedavg"', 'against = "fedca"', "There is no row 'fedca'."),
         ('label = "FedAvg"\n', 'base = "fedca"\n', "There is no row 'fedca'."),
