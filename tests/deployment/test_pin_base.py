@@ -94,6 +94,9 @@ def registry(tags):
         yield f"127.0.0.1:{server.server_address[1]}/base"
     finally:
         server.shutdown()
+        name = f"127.0.0.1:{server.server_address[1]}/base"
+        kept = subprocess.run(["docker", "images", "--quiet", name], capture_output=True, text=True, check=False).stdout
+        subprocess.run(["docker", "rmi", "--force", *kept.split()], capture_output=True, check=False)
 
 
 @pytest.fixture
