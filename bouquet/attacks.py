@@ -46,8 +46,13 @@ def target_of(config: RunConfig, num_items: int) -> int:
     return int(generator(config.seed, 0, Purpose.LIARS).integers(num_items))
 
 
-def refuse_in_deployment(options: AttackOptions) -> None:
-    """Raises: ConfigError: users shall lie, and they are other people's."""
+def refuse_in_deployment(options: RunConfig) -> None:
+    """Raises: ConfigError: users shall lie, or tell how well they are learned by heart, and they are other people's."""
+    if options.evaluate_training:
+        raise ConfigError(
+            "evaluate-training has each user tell how its training items rank, in a simulation only, and this is a "
+            "deployment: leave it out."
+        )
     if options.attack_fraction > 0:
         raise ConfigError(
             "attack-fraction makes users lie to see what that does, in a simulation only, and this is a deployment: "

@@ -64,7 +64,7 @@ TRAIN_ARRAYS = frozenset({"user", "loss", "upload_bytes", "size", "left_out", "r
 EVALUATE_ARRAYS = frozenset({"user", "metrics", "left_out", "reasons"})
 
 # What single users may tell the server beside their update, where a strategy asks for it.
-REPORTS = frozenset({"features", "performance", "representation", "seconds", "exposure", "within"})
+REPORTS = frozenset({"features", "performance", "representation", "seconds", "exposure", "training", "within"})
 WITHIN = "within"
 """Whether the norm of a user's change was within the limit, in private runs whose limit follows a quantile."""
 

@@ -12,6 +12,7 @@ from bouquet.attacks import EXPOSURE, target_of
 from bouquet.config import Scalar
 from bouquet.policy import Policy
 from bouquet.reporting.events import event
+from bouquet.training_part import TRAINING
 from bouquet.wire import EvaluateRequest, RosterRequest, TrainReply, TrainRequest
 from client_app.edge.growing_history import is_device
 from client_app.edge.handlers import after_evaluation, after_training, before_training, device_node, device_roster
@@ -97,10 +98,17 @@ def evaluate(message: Message, context: Context) -> Message:
             exclude_known=node.config.repeats == "drop",
         )
         watches.append(exposed.take)
+    if TRAINING in request.reports:
+        from client_app.node.training_part import Learned  # only a simulation that asks has a use for it
+
+        learned = Learned(node.histories, exclude_known=node.config.repeats == "drop")
+        watches.append(learned.take)
     with node.alone(request.series):
         reply = (node.watched_by(together(watches)) if watches else node).evaluate(request)
     if EXPOSURE in request.reports:
         reply = exposed.told(reply, node.positions(reply.users))
+    if TRAINING in request.reports:
+        reply = learned.told(reply, node.positions(reply.users))
     if folder:
         shown.leave(folder, request.round)
     if is_device(context.node_config):

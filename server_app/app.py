@@ -19,6 +19,7 @@ from bouquet.reporting.events import record_to
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.reporting.trackers import refuse_missing
+from bouquet.training_part import training_summary
 from server_app.told import ToldRunDirectory, say
 from strategies import BaseStrategy, strategy_of, without_other_methods
 
@@ -117,6 +118,7 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         "seconds": {"total": seconds, "per_round": sum(line["seconds"]["total"] for line in rounds) / len(rounds)},
         "failures": sum(len(line["failures"]) for line in rounds),
         **attack_summary(config, roster.users, roster.num_items, rounds, best.round),
+        **training_summary(rounds, best.round),
         **({"privacy": privacy.results()} if privacy else {}),
         **strategy.results(),
     }

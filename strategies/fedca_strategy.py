@@ -21,7 +21,7 @@ from bouquet.reporting.heatmaps import write_heatmaps
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply, Update
 from strategies.fedca import complementarity_matrix, composite_weights, mix, similarity_matrix
-from strategies.fedca_variants import component_similarity, largest_weights
+from strategies.fedca_variants import component_similarity, drawn_weights, largest_weights
 from strategies.federation.base import BaseStrategy, Extra
 
 # Users whose part of S, C and W a run leaves behind (Fig. 7).
@@ -78,7 +78,7 @@ class FedCA(BaseStrategy):
         """The tables to mix, those that similarity compares, and s, c, the weights and what they are projected from."""
         options, count = self.options, len(self.roster.users)
         pool = options.fedca_mix_fraction * (count if options.fedca_mix_all_users else self.users_per_round())
-        matrices = 2 + (options.fedca_alpha > 0) + (options.fedca_beta > 0)
+        matrices = 2 + (options.fedca_alpha > 0 or options.fedca_drawn_neighbours > 0) + (options.fedca_beta > 0)
         return 2 * pool * self.personal_bytes() + 8 * matrices * pool**2
 
     def prepare(self) -> None:
@@ -111,7 +111,7 @@ class FedCA(BaseStrategy):
         if self.options.fedca_server_learning_rate != 1:
             for name, tables in self.tables.items():
                 self.aggregates[name][trained] = tables[trained]  # who is not mixed goes on with its own
-        weights = self._weights(pool)
+        weights = self._weights(server_round, pool)
         self._timed("mixing", lambda: self._mix(weights, pool, mixed))
         support = (weights > 0).sum(axis=1)
         self.note(
@@ -210,30 +210,18 @@ class FedCA(BaseStrategy):
         sizes = self.roster.sizes[users].astype(float)
         return sizes if self.options.fedca_prior == "size" else np.ones(len(users))
 
-    def _weights(self, pool: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _weights(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.float64]:
         options = self.options
         table = next(self.tables[name][pool] for name, spec in self.roster.specs.items() if spec.by_item)
         nothing = np.zeros((len(pool), len(pool)))
         similar = complementary = nothing
-        if options.fedca_alpha > 0:
+        if options.fedca_alpha > 0 or options.fedca_drawn_neighbours:
             measure = similarity_matrix if options.fedca_similarity == "eq6" else component_similarity
             similar = self._timed("similarity", lambda: measure(table))
         if options.fedca_beta > 0 and self.features is not None:
             features = self.features[pool]
             complementary = self._timed("complementarity", lambda: self._complementarity(features))
-        weights = self._timed(
-            "weights",
-            lambda: composite_weights(
-                similar,
-                complementary,
-                self._prior(pool),
-                options.fedca_alpha,
-                options.fedca_beta,
-                objective=options.fedca_objective,
-                solver=options.fedca_solver,
-                cap=max(options.fedca_weight_cap, 1 / len(pool)) if options.fedca_weight_cap else None,
-            ),
-        )
+        weights = self._timed("weights", lambda: self._of_everybody(server_round, pool, similar, complementary))
         if options.fedca_neighbours:
             weights = largest_weights(weights, options.fedca_neighbours)
         if options.fedca_global_share:
@@ -241,6 +229,25 @@ class FedCA(BaseStrategy):
             weights = (1 - options.fedca_global_share) * weights + options.fedca_global_share * prior / prior.sum()
         self._show(pool, similar, complementary, weights)
         return weights
+
+    def _of_everybody(
+        self, server_round: int, pool: NDArray[np.int64], similar: NDArray[np.float64], other: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Weights of eq. 5 from similarity and complementarity, or what stands in their place."""
+        options, prior = self.options, self._prior(pool)
+        if options.fedca_drawn_neighbours:
+            source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING, "neighbours")
+            return drawn_weights(similar, prior, options.fedca_nearest, options.fedca_drawn_neighbours, source)
+        return composite_weights(
+            similar,
+            other,
+            prior,
+            options.fedca_alpha,
+            options.fedca_beta,
+            objective=options.fedca_objective,
+            solver=options.fedca_solver,
+            cap=max(options.fedca_weight_cap, 1 / len(pool)) if options.fedca_weight_cap else None,
+        )
 
     def _complementarity(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         options = self.options

@@ -1,4 +1,9 @@
-"""What FedCA's authors' code does where their text says something else, and variants of the weights that we tried."""
+"""What FedCA's authors' code does where their text says something else, and other weights than those of eq. 5.
+
+component_similarity    the similarity of the authors' code
+largest_weights         a variant that we tried
+drawn_weights           Section 3, Fig. 3: plain averaging over s users, drawn among the most similar ones
+"""
 
 from __future__ import annotations
 
@@ -57,3 +62,30 @@ def largest_weights(weights: Matrix, count: int) -> Matrix:
     sums = sparse.sum(axis=1, keepdims=True)
     np.fill_diagonal(sparse, np.where(sums[:, 0] > 0, np.diagonal(sparse), 1.0))
     return np.asarray(sparse / np.where(sums > 0, sums, 1.0))
+
+
+def drawn_weights(
+    similarity: Matrix, sizes: NDArray[np.floating], nearest: int, count: int, source: np.random.Generator
+) -> Matrix:
+    """FedAvg's weights over every user itself and `count` others, drawn among the `nearest` most similar ones (Fig. 3).
+
+    The nearest are shuffled and the first are taken, as in the text, so that with the same source those of a smaller
+    count are among those of a larger one. The text does not say whether a user's own table is in its mean; it is here.
+
+    Args:
+        similarity: s, [n, n]; the diagonal is not read.
+        sizes: [n] what the mean is weighted by, > 0.
+        nearest, count: of the n - 1 others, or all of them if there are fewer.
+        source: of the shuffles.
+    Returns:
+        w, [n, n], float64; row u sums to 1.
+    """
+    n = len(similarity)
+    others = np.where(np.eye(n, dtype=bool), -np.inf, similarity)
+    # Itself comes last, and is cut off.
+    order = np.argsort(-others, axis=1, kind="stable")[:, : min(nearest, n - 1)]
+    drawn = source.permuted(order, axis=1)[:, :count]
+    taken = np.eye(n)
+    np.put_along_axis(taken, drawn, 1.0, axis=1)
+    weights = taken * sizes
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))

@@ -177,6 +177,11 @@ class RoundOptions(Options):
     num_server_rounds: int = Field(60, ge=1, description="Rounds of training (T).")
     fraction_train: float = Field(1.0, gt=0, le=1, description="Fraction of all users that trains in a round (r).")
     evaluate_every: int = Field(5, ge=1, description="Rounds between evaluations; the last round is always evaluated.")
+    evaluate_training: bool = Field(
+        False,
+        description="Rank each training item in the place of the hidden one, too, in a simulation: `training` in its "
+        "summary.",
+    )
     patience: int = Field(
         0, ge=0, description="The run ends after so many evaluations without a new best on validation; 0: never."
     )

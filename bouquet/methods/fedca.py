@@ -67,6 +67,15 @@ class FedCAOptions(Options):
     fedca_neighbours: int = Field(
         0, ge=0, description="Keep only this many of the largest weights of a user, beside its own; 0: all."
     )
+    fedca_drawn_neighbours: int = Field(
+        0,
+        ge=0,
+        description="In the place of eq. 5: the mean, weighted by the prior p, over a user itself and so many others, "
+        "drawn among its fedca-nearest most similar ones (Section 3, Fig. 3); 0: eq. 5.",
+    )
+    fedca_nearest: int = Field(
+        100, ge=1, description="How many most similar users fedca-drawn-neighbours draws among (Section 3)."
+    )
     fedca_global_share: float = Field(
         0.0, ge=0, le=1, description="Share of the prior p that is mixed into every user's weights afterwards."
     )
@@ -99,6 +108,16 @@ class FedCAOptions(Options):
             raise ConfigError(
                 "With fedca-beta = 0 no singular vectors are uploaded, so fedca-ldp-delta-features has nothing to "
                 "protect: leave it out, or raise fedca-beta."
+            )
+        if self.fedca_drawn_neighbours and (self.fedca_alpha > 0 or self.fedca_beta > 0 or self.fedca_neighbours):
+            raise ConfigError(
+                "fedca-drawn-neighbours takes the place of the composite weights: set fedca-alpha and fedca-beta to 0, "
+                "and leave fedca-neighbours out."
+            )
+        if self.fedca_drawn_neighbours > self.fedca_nearest:
+            raise ConfigError(
+                f"fedca-drawn-neighbours draws {self.fedca_drawn_neighbours} users among fedca-nearest = "
+                f"{self.fedca_nearest}: take fewer, or draw among more."
             )
         vectors = self.fedca_beta > 0 and self.fedca_complementarity != "raw"
         if vectors and self.fedca_k > run.embedding_size:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from bouquet.files import write_atomically
 
 
 def write_heatmaps(folder: Path, matrices: Mapping[str, NDArray[Any]]) -> None:
-    """Write `matrices.safetensors` and `matrices.png`; one-dimensional arrays go into the first only.
+    """Write `matrices.safetensors`, `matrices.csv` and `matrices.png`; one-dimensional arrays go into the first only.
 
     The picture is left out, with a line that says so, where matplotlib is not installed.
 
@@ -28,13 +30,19 @@ def write_heatmaps(folder: Path, matrices: Mapping[str, NDArray[Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.ascontiguousarray(values) for name, values in matrices.items()}
     write_atomically(folder / "matrices.safetensors", checked_tensors(arrays, {}), private=True)
+    shown = {name: values for name, values in matrices.items() if values.ndim == 2}
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("matrix", "u", "v", "value"))
+    for name, values in shown.items():
+        lines.writerows((name, u, v, repr(float(value))) for (u, v), value in np.ndenumerate(values))
+    write_atomically(folder / "matrices.csv", text.getvalue(), private=True)
     try:
         # Heavy, and only wanted at the end of a run.
         from matplotlib.figure import Figure
     except ImportError:
         print(f"{missing('matplotlib')} {folder} has matrices.safetensors, but no picture.", file=sys.stderr)
         return
-    shown = {name: values for name, values in matrices.items() if values.ndim == 2}
     figure = Figure(figsize=(4.2 * len(shown), 3.8), layout="constrained")
     for axes, (name, values) in zip(np.atleast_1d(figure.subplots(1, len(shown))), shown.items(), strict=True):
         image = axes.imshow(values, cmap="viridis")

@@ -15,6 +15,7 @@ from bouquet.attacks import EXPOSURE, exposure, exposure_reports, liars
 from bouquet.errors import WireError
 from bouquet.evaluation import flattened, summarise
 from bouquet.records import Report, message_bytes, pack, payload_bytes, unpack
+from bouquet.training_part import TRAINING, training_means, training_reports
 from bouquet.wire import (
     EVALUATE,
     METRIC_SHAPE,
@@ -168,7 +169,8 @@ class Messages:
         """One message to every node: all users are evaluated, those that did not train too."""
         method, shared = self._method, unpack(arrays)
         self.sent, self._shared = [], shared
-        self._reports = method.evaluation_reports(server_round, shared) | exposure_reports(method.config)
+        self._reports = method.evaluation_reports(server_round, shared)
+        self._reports |= exposure_reports(method.config) | training_reports(method.config)
         personal_bytes = 0
         for node, users in method.roster.by_node(np.arange(len(method.roster.users))):
             personal = method.personal_to_evaluate(users)
@@ -205,12 +207,14 @@ class Messages:
         require_enough(received, asked, method.config.min_reply_fraction, f"Evaluation of round {server_round}")
         values = np.full((len(keys), *METRIC_SHAPE), np.nan)
         exposed = np.full((len(keys), 2), np.nan)
+        learned = np.full((len(keys), *METRIC_SHAPE[1:]), np.nan)
         told = 0
         for reply, users in zip(received.replies, received.users, strict=True):
             values[users] = reply.metrics
             told += payload_bytes({"metrics": reply.metrics, **reply.reports})
             method.take_evaluation(reply, users)
             exposed[users] = reply.reports.get(EXPOSURE, np.nan)
+            learned[users] = reply.reports.get(TRAINING, np.nan)
         answered = sum(map(len, received.users))
         method.line["bytes"]["evaluation"] |= {
             "up_per_user": told / answered,
@@ -221,7 +225,10 @@ class Messages:
         if method.config.attack_fraction > 0:
             lying = liars(method.config, keys)
             values[lying] = np.nan
+            learned[lying] = np.nan
             method.note(exposure=exposure(exposed, lying))
+        if method.config.evaluate_training:
+            method.note(training=training_means(learned))
         means, privacy = summarise(values), method.privacy
         if privacy and not privacy.simulated:
             means, values = privacy.means(values, server_round), np.full(values.shape, np.nan)

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bouquet.config import RunConfig
+from bouquet.errors import ConfigError
+from bouquet.methods.fedca import FedCAOptions
 from bouquet.reporting.run_directory import RunDirectory
-from strategies.fedca_variants import component_similarity, largest_weights
+from strategies.fedca_variants import component_similarity, drawn_weights, largest_weights
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
 
@@ -82,6 +85,9 @@ def test_a_run_leaves_its_matrices_and_its_times(tmp_path):
     }
     assert (directory.path / "fedca" / "matrices.png").read_bytes().startswith(b"\x89PNG")
     np.testing.assert_array_equal(np.diagonal(matrices["similarity"]), 1)
+    lines = (directory.path / "fedca" / "matrices.csv").read_text().splitlines()
+    assert len(lines) == 1 + 3 * 10 * 10
+    assert f"weights,2,5,{float(matrices['weights'][2, 5])!r}" in lines
     line = json.loads((directory.path / "metrics.jsonl").read_text().splitlines()[-1])
     assert set(line["fedca"]["seconds"]) == {"similarity", "complementarity", "weights", "mixing"}
     assert 1 <= line["fedca"]["support"]["least"] <= line["fedca"]["support"]["most"] <= 40
@@ -131,6 +137,56 @@ def test_largest_weights_by_hand():
     np.testing.assert_allclose(kept[2], [0, 0, 1, 0])
     np.testing.assert_allclose(kept[3], [0.6, 0.4, 0, 0])
     np.testing.assert_allclose(kept.sum(axis=1), 1)
+
+
+def test_drawn_weights_by_hand():
+    """The two nearest of user 0 are 2 and 3; one of them is drawn, or both: sizes 1, 2, 3, 4 give (1, 0, 3, 4) / 8.
+
+    User 3 is as near to everybody: the first two of the roster are its nearest.
+    """
+    similarity = np.array([[1, 0.1, 0.5, 0.4], [0.1, 1, 0.2, 0.1], [0.5, 0.2, 1, 0.1], [0.4, 0.4, 0.4, 1]])
+    sizes = np.arange(1.0, 5)
+    both = drawn_weights(similarity, sizes, 2, 2, np.random.default_rng(0))
+    np.testing.assert_allclose(both[0], np.array([1, 0, 3, 4]) / 8)
+    np.testing.assert_allclose(both[3], np.array([1, 2, 0, 4]) / 7)
+    one = drawn_weights(similarity, sizes, 2, 1, np.random.default_rng(0))
+    assert one[0].tolist() in ([1 / 4, 0, 3 / 4, 0], [1 / 5, 0, 0, 4 / 5])
+    everybody = drawn_weights(similarity, sizes, 100, 100, np.random.default_rng(0))
+    np.testing.assert_allclose(everybody, np.tile(sizes / 10, (4, 1)))
+
+
+def test_who_is_drawn_for_few_is_drawn_for_more():
+    source = np.random.default_rng(3)
+    similarity = source.random((30, 30))
+    few, more = (drawn_weights(similarity, np.ones(30), 20, s, np.random.default_rng(1)) > 0 for s in (5, 10))
+    assert (few.sum(axis=1) == 6).all()
+    assert (more.sum(axis=1) == 11).all()
+    assert (more | ~few).all()
+    others = np.where(np.eye(30, dtype=bool), -1, similarity)
+    least_of_nearest = np.sort(others, axis=1)[:, -20]
+    assert ((others >= least_of_nearest[:, None]) | ~more | np.eye(30, dtype=bool)).all()
+
+
+def test_drawing_everybody_is_averaging(tmp_path):
+    """39 of 39 others among the 100 nearest: FedAvg, whoever is like whom."""
+    common = {"num_server_rounds": 3, "checkpoint_every": 3, "evaluate_training": True}
+    limits = {"fedca_alpha": 0.0, "fedca_beta": 0.0, "fedca_rho": 0.0}
+    drawn = small_settings(tmp_path, strategy="fedca", fedca_drawn_neighbours=39, **limits, **common)
+    found = run_here(tmp_path / "drawn", drawn, 2)
+    mean = small_settings(tmp_path, strategy="fedavg", server_optimizer="sgd", server_learning_rate=1.0, **common)
+    expected = run_here(tmp_path / "mean", mean, 2)
+    np.testing.assert_allclose(tables_of(found)[7], last_checkpoint(expected).shared["item_embedding"], atol=1e-6)
+    assert found.read_summary()["test"] == expected.read_summary()["test"]
+    assert found.read_summary()["training"] == expected.read_summary()["training"]
+
+
+def test_drawn_neighbours_take_the_place_of_composite_weights():
+    for other in ({}, {"fedca_alpha": 0.0}, {"fedca_alpha": 0.0, "fedca_beta": 0.0, "fedca_neighbours": 3}):
+        with pytest.raises(ConfigError, match="takes the place of the composite weights"):
+            FedCAOptions(fedca_drawn_neighbours=10, **other).check_run(RunConfig())
+    options = FedCAOptions(fedca_drawn_neighbours=101, fedca_alpha=0.0, fedca_beta=0.0)
+    with pytest.raises(ConfigError, match="draws 101 users among fedca-nearest = 100"):
+        options.check_run(RunConfig())
 
 
 def test_component_similarity_by_hand():
