@@ -1,4 +1,8 @@
-"""The curves of a table: a metric against a setting that its rows vary, or round by round.
+"""The curves of a table: a metric against a setting that its rows vary, or against what is no setting.
+
+round       every federated row round by round
+group       every row whose users are in groups by how much data they have, in each group
+variance    every row as one point: how unequally users are served, and how well
 
 `figure.csv` has every point, `figure.png` shows them: a panel for each candidate set and metric, a curve for each
 `line` that rows name. A row that names none and does not depend on the axis, such as popularity, is a level line.
@@ -15,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bouquet.experiments.table_file import ROUND, TableFile
-from bouquet.experiments.table_results import Column, RowResult
+from bouquet.experiments.table_file import AXES, GROUP, ROUND, VARIANCE, TableFile
+from bouquet.experiments.table_results import Column, RowResult, error_over_seeds
 from bouquet.extras import missing
 from bouquet.files import write_atomically
 from bouquet.reporting.run_directory import RunDirectory
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 CSV, PNG = "figure.csv", "figure.png"
 _COLUMNS = ("line", "x", "candidates", "metric", "mean", "standard error", "over")
 _MARKS = "osD^vPX*<>hp"
+_TRAINING = ", training items"
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class PointOf:
     Attributes:
         line: the curve's name, with LEAKY where its rows are.
         x: value on the axis; None: a level line.
-        error: standard error of the mean; NaN where there is none.
+        error: standard error of the mean; NaN where there is none. Of x none is told.
         over: what the error is over: "seeds", or "users" with one seed.
     """
 
@@ -96,13 +102,31 @@ def _points(table: TableFile, result: RowResult, columns: Sequence[Column]) -> l
     name = (result.row.line or alone) + (" (LEAKY)" if result.leaky else "")
     if key == ROUND and not result.row.centralized:
         return _by_round(result, name, columns, table.part)
-    x = result.runs[0].settings[key] if result.row.line and key != ROUND else None
-    found = []
+    if key == GROUP:
+        return _by_group(result, name, columns)
+    x = result.runs[0].settings[key] if result.row.line and key not in AXES else None
+    found, learned = [], []
     for column in columns:
         over = "seeds" if len(result.runs) > 1 else "users"
         error = result.seed_error(column) if over == "seeds" else result.user_error(column)
-        found.append(PointOf(name, x, column, float(result.by_seed(column).mean()), error, over))
-    return found
+        at = result.fairness(column[0]) if key == VARIANCE else x
+        found.append(PointOf(name, at, column, float(result.by_seed(column).mean()), error, over))
+        if table.figure.training and (values := result.training(column)) is not None:
+            learned.append(_over_seeds(name + _TRAINING, x, column, values))
+    return found + learned
+
+
+def _by_group(result: RowResult, name: str, columns: Sequence[Column]) -> list[PointOf]:
+    """The groups as words, since their numbers are no quantity; of which user is in which nothing is known here."""
+    return [
+        _over_seeds(name, str(number), column, values)
+        for column in columns
+        for number, values in enumerate(result.by_group_and_seed(column[1]), start=1)
+    ]
+
+
+def _over_seeds(name: str, x: Any, column: Column, values: NDArray[np.float64]) -> PointOf:
+    return PointOf(name, x, column, float(values.mean()), error_over_seeds(values), "seeds")
 
 
 def _by_round(result: RowResult, name: str, columns: Sequence[Column], part: str) -> list[PointOf]:
@@ -116,8 +140,7 @@ def _by_round(result: RowResult, name: str, columns: Sequence[Column], part: str
     for number in common:
         for candidates, metric in columns:
             values = np.array([records[number][candidates][metric] for records in seeds], dtype=np.float64)
-            error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-            found.append(PointOf(name, number, (candidates, metric), float(values.mean()), error, "seeds"))
+            found.append(_over_seeds(name, number, (candidates, metric), values))
     return found
 
 
@@ -141,13 +164,13 @@ def _draw(axes: Axes, points: Sequence[PointOf], table: TableFile, column: Colum
             label=name,
             color=colour,
             marker="" if table.figure.x == ROUND else _MARKS[number % len(_MARKS)],
-            linestyle="--" if name.endswith("(LEAKY)") else "-",
+            linestyle=":" if name.endswith(_TRAINING) else "--" if name.endswith("(LEAKY)") else "-",
             capsize=2,
         )
     if in_words:
         axes.set_xticks(list(place.values()), [str(value) for value in place])
     if table.figure.scale == "log":
         axes.set_xscale("log")
-    axes.set_xlabel(table.figure.label or table.figure.x)
+    axes.set_xlabel(table.figure.axis)
     axes.set_ylabel(f"{column[1]}, {column[0]}{'' if table.part == 'test' else ', validation'}")
     axes.set_ylim(bottom=0)

@@ -10,8 +10,9 @@ extra = ["fairness", "traffic"]      # variance over users; bytes of all users u
                                      # "groups" (the last metric, by group) and "collapse" (variance of singular values)
                                      # "movement", how far users' own item tables are from where they began
                                      # "exposure", ER@5 and ER@10 of the target where users lie (attack-fraction)
-figure = {x = "fedca-rho"}           # curves as a picture and as numbers: a setting that rows vary, or "round"; more
-                                     # keys: label, of the axis, and scale, "linear" or "log"
+figure = {x = "fedca-rho"}           # curves as a picture and as numbers: a setting that rows vary, or "round", "group"
+                                     # (HeteFedRec's) or "variance" (over users); more keys: label, of the axis, scale,
+                                     # "linear" or "log", and training = true, a curve of the training items beside
 part = "test"                        # which hidden items are ranked; "validation" for tables that settings come from
 
 [settings]                           # of all rows; `-c` goes over them
@@ -90,8 +91,13 @@ SHARED_KEYS = (
 )
 # These belong to the cell.
 RESERVED_KEYS = ("seed", "out", "resume", "state-dir")
-ROUND = "round"
-"""An axis of a figure that is no setting."""
+ROUND, GROUP, VARIANCE = "round", "group", "variance"
+# What an axis of a figure is called that is no setting.
+AXES = {
+    ROUND: "round",
+    GROUP: "group of users, least data first",
+    VARIANCE: "variance over users of HR@10 + NDCG@10",
+}
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
@@ -131,6 +137,12 @@ class FigureOf(Part):
     x: str
     label: str = ""
     scale: Literal["linear", "log"] = "linear"
+    training: bool = False
+
+    @property
+    def axis(self) -> str:
+        """What the axis is called."""
+        return self.label or AXES.get(self.x, self.x)
 
 
 class TableFile(Part):
@@ -299,7 +311,13 @@ def _check_figure(table: TableFile) -> None:
         if lines:
             raise ConfigError(f"row '{lines[0]}' is on a line, and the table has no figure: add figure = {{x = …}}.")
         return
-    if table.figure.x == ROUND:
+    if table.figure.x in AXES:
+        if table.figure.x != ROUND and table.part == "validation":
+            raise ConfigError(f"Over '{table.figure.x}' there are figures of the test part only.")
+        if table.figure.x == GROUP and table.candidates != ["full"]:
+            raise ConfigError('Groups have metrics over the full catalogue only: candidates = ["full"].')
+        if table.figure.training:
+            raise ConfigError(f"Training items are drawn over a setting, not over '{table.figure.x}'.")
         return
     lookup(defaults(option_classes()), "setting for the figure's axis", table.figure.x)
     if not lines:

@@ -75,7 +75,7 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
     # Of a paper's table what stands around it is the paper's; whoever has the file alone still finds it there.
     in_latex = [comment(f"{table.title}\n{_protocol(table, results)}"), tabular(header, lines)]
     if table.figure is not None and (drawn := write_figure(table, results, columns, out)):
-        axis = table.figure.label or table.figure.x
+        axis = table.figure.axis
         picture = f"![Metrics by {axis}]({PNG})\n\n" if out / PNG in drawn else ""
         parts.append(f"{picture}The points of the figure, metrics by {axis}, are in {CSV}.")
     if tests:

@@ -16,6 +16,11 @@ Column = tuple[str, str]
 """candidate set and metric"""
 
 
+def error_over_seeds(values: NDArray[np.float64]) -> float:
+    """The standard error of the mean of values [seeds]; NaN with one seed."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
 @dataclass(frozen=True)
 class RowResult:
     """A row with all its seeds.
@@ -47,8 +52,7 @@ class RowResult:
 
     def seed_error(self, column: Column) -> float:
         """Standard error of the mean over seeds; NaN with one seed."""
-        values = self.by_seed(column)
-        return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+        return error_over_seeds(self.by_seed(column))
 
     def by_user(self, column: Column) -> NDArray[np.float64]:
         """[n] means over seeds."""
@@ -84,8 +88,18 @@ class RowResult:
 
     def by_group(self, metric: str) -> list[float]:
         """A test metric over the full catalogue in each group of users, averaged over seeds; empty without groups."""
+        return [float(values.mean()) for values in self.by_group_and_seed(metric)]
+
+    def by_group_and_seed(self, metric: str) -> list[NDArray[np.float64]]:
+        """The same, [seeds] for each group."""
         runs = [[group["test"][metric] for group in run.summary.get("groups", [])] for run in self.runs]
-        return [float(np.mean(values)) for values in zip(*runs, strict=True)]
+        return [np.array(values, dtype=np.float64) for values in zip(*runs, strict=True)]
+
+    def training(self, column: Column) -> NDArray[np.float64] | None:
+        """[seeds] means over users, their training items in the place of the hidden one; None where nobody looked."""
+        candidates, metric = column
+        found = [run.summary.get("training") for run in self.runs]
+        return None if None in found else np.array([part[candidates][metric] for part in found])  # type: ignore[index]
 
     def singular_variance(self) -> float | None:
         """Of the covariance of the largest item table, averaged over seeds; None where there is none."""

@@ -53,6 +53,35 @@ line = "FedAvg"
 """
 
 
+GROUPS = """
+title = "By group"
+metrics = ["NDCG@20"]
+candidates = ["full"]
+seeds = [0, 1]
+figure = {x = "group"}
+
+[settings]
+num-server-rounds = 1
+checkpoint-every = 0
+min-interactions = 60
+strategy = "hetefedrec"
+hetefedrec-sizes = "2,3,4"
+
+[[rows]]
+name = "popularity"
+centralized = "popularity"
+
+[[rows]]
+name = "all-small"
+label = "All small"
+settings = {hetefedrec-method = "all-small"}
+
+[[rows]]
+name = "whole"
+label = "HeteFedRec"
+"""
+
+
 def with_figure(folder, figure: str, lines: bool = True):
     """The small table with a figure; both federated rows are points of one curve."""
     text = SMALL_TABLE.replace("seeds = [0, 1]", f"seeds = [0, 1]\nfigure = {figure}")
@@ -119,6 +148,52 @@ def test_round_by_round(out, bouquet):
     assert found["Most popular items (not federated)", "", "full", "HR@10"]["over"] == "users"
 
 
+def test_how_well_against_how_unequally(out, bouquet):
+    """Every row is one point: the variance over users of HR@10 + NDCG@10, by candidate set, and each metric."""
+    file = with_figure(out.parent, '{x = "variance"}', lines=False)
+    assert bouquet("table", file, "--out", out, "--engine", "local").status == 0
+    with (out / "figure.csv").open() as lines:
+        found = {(p["line"], p["candidates"], p["metric"]): p for p in csv.DictReader(lines)}
+    assert len(found) == 12
+    folders = [RunDirectory(out / "cells" / "fedavg" / f"seed-{seed}") for seed in (0, 1)]
+    variances = [folder.read_summary()["fairness"]["sampled-99"]["variance"] for folder in folders]
+    point = found["FedAvg", "sampled-99", "NDCG@10"]
+    assert float(point["x"]) == pytest.approx(np.mean(variances), rel=1e-5)
+    values = [folder.read_summary()["test"]["sampled-99"]["NDCG@10"] for folder in folders]
+    assert float(point["mean"]) == pytest.approx(np.mean(values))
+    # One metric is above another one at the same variance.
+    assert point["x"] == found["FedAvg", "sampled-99", "HR@10"]["x"]
+    assert found["Most popular items (not federated)", "full", "HR@10"]["x"]
+    assert "![Metrics by variance over users of HR@10 + NDCG@10](figure.png)" in (out / "table.md").read_text()
+
+
+def test_groups_and_training_items(tmp_path, bouquet):
+    """HeteFedRec's three groups as summaries have them; training items are a curve of their own beside hidden ones."""
+    (tmp_path / "groups.toml").write_text(GROUPS)
+    ended = bouquet("table", tmp_path / "groups.toml", "--out", tmp_path / "groups", "--engine", "local")
+    assert ended.status == 0, ended.err
+    seeds = [json.loads((tmp_path / f"groups/cells/all-small/seed-{seed}/summary.json").read_text()) for seed in (0, 1)]
+    found = points_of(tmp_path / "groups")
+    assert len(found) == 6, "popularity has no groups"
+    for group in (0, 1, 2):
+        values = [summary["groups"][group]["test"]["NDCG@20"] for summary in seeds]
+        point = found["All small", str(group + 1), "full", "NDCG@20"]
+        assert float(point["mean"]) == pytest.approx(np.mean(values))
+        assert float(point["standard error"]) == pytest.approx(abs(values[0] - values[1]) / 2)
+    training = GROUPS.replace('"group"', '"hetefedrec-method", training = true')
+    training = training.replace("label", 'line = "Both"\nlabel')
+    (tmp_path / "both.toml").write_text(training.replace("[settings]", "[settings]\nevaluate-training = true"))
+    ended = bouquet("table", tmp_path / "both.toml", "--out", tmp_path / "both", "--engine", "local")
+    assert ended.status == 0, ended.err
+    seeds = [json.loads((tmp_path / f"both/cells/all-small/seed-{seed}/summary.json").read_text()) for seed in (0, 1)]
+    found = points_of(tmp_path / "both")
+    values = [summary["training"]["full"]["NDCG@20"] for summary in seeds]
+    point = found["Both, training items", "all-small", "full", "NDCG@20"]
+    assert float(point["mean"]) == pytest.approx(np.mean(values))
+    assert len(found) == 5, "of popularity's training items nothing is known"
+    assert (tmp_path / "both" / "figure.png").exists()
+
+
 def test_rows_that_learn_from_less(tmp_path, bouquet):
     """Popularity of all training items is where the row without a line is; of 30 % of them it is elsewhere."""
     (tmp_path / "table.toml").write_text(SHARES)
@@ -137,6 +212,8 @@ def test_rows_that_learn_from_less(tmp_path, bouquet):
         ('{x = "train-negative"}', True, "no setting for the figure's axis 'train-negative'. Did you mean 'train-neg"),
         ('{x = "train-negatives"}', False, "'figure' has no curve"),
         ('{x = "train-negatives", scale = "square"}', True, "'figure.scale' cannot be 'square'"),
+        ('{x = "group"}', False, "Groups have metrics over the full catalogue only"),
+        ('{x = "variance", training = true}', False, "Training items are drawn over a setting, not over 'variance'"),
     ],
 )
 def test_a_figure_that_cannot_be_drawn_is_refused(tmp_path, figure, lines, sentence):
