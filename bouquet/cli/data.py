@@ -20,6 +20,7 @@ from bouquet.experiments.ground import ground_of
 from bouquet.experiments.settings import resolve
 from bouquet.extras import need
 from bouquet.ragged import one_after_another
+from bouquet.reporting.lengths import write_lengths
 from client_app.node.histories import interactions_of
 from data_partition import DATASETS, Dataset, Interactions, load, read_shard, stats, write_shards
 from data_partition.catalogue import Counts
@@ -52,19 +53,22 @@ def list_command(data_dir: str) -> None:
     )
 
 
-def stats_command(name: str, data_dir: str, min_interactions: int, overrides: Sequence[str] = ()) -> None:
+def stats_command(
+    name: str, data_dir: str, min_interactions: int, overrides: Sequence[str] = (), out: Path | None = None
+) -> None:
     """Count a data set, and say whether papers counted the same.
 
     Args:
         name: of a known set, or the path of a file of one's own.
         overrides: how that file is read.
+        out: folder that gets a histogram of interactions per user; None: there is none.
 
     Raises:
         ConfigError: there is no such data set.
         DataError: its files are missing or broken.
     """
     if not name or Path(name).suffix or os.sep in name:
-        _file_stats(name, min_interactions, overrides)
+        _file_stats(name, min_interactions, overrides, out)
         return
     if overrides:
         raise ConfigError(f"-c says how a file of your own is read, and '{name}' is no path of one.")
@@ -81,9 +85,16 @@ def stats_command(name: str, data_dir: str, min_interactions: int, overrides: Se
     if dataset.note:
         console.print(f"\n{dataset.note}", markup=False)
     Screen(console).caution(name)
+    _write_lengths(interactions, dataset.title, out)
 
 
-def _file_stats(path: str, min_interactions: int, overrides: Sequence[str]) -> None:
+def _write_lengths(interactions: Interactions, title: str, out: Path | None) -> None:
+    if out is not None:
+        files = ", ".join(str(path) for path in write_lengths(out, title, interactions.histories.lengths))
+        wide_console().print(f"\nWritten: {files}", markup=False, soft_wrap=True)
+
+
+def _file_stats(path: str, min_interactions: int, overrides: Sequence[str], out: Path | None) -> None:
     given = [f'dataset="file" data-file="{path}"'] if path else []
     options = parsed(resolve(None, [*given, f"min-interactions={min_interactions}", *overrides])).run
     begin = time.perf_counter()
@@ -91,6 +102,7 @@ def _file_stats(path: str, min_interactions: int, overrides: Sequence[str]) -> N
     seconds = time.perf_counter() - begin
     remark(interactions)
     wide_console().print(_counts(stats(interactions), interactions, options.min_interactions, seconds), markup=False)
+    _write_lengths(interactions, path or options.data_file, out)
 
 
 def _counts(measured: Measured, interactions: Interactions, min_interactions: int, seconds: float) -> Table:
@@ -185,6 +197,7 @@ def _lines(measured: Measured, interactions: Interactions, min_interactions: int
         ("items", f"{measured['items']:,}"),
         ("interactions", f"{measured['interactions']:,}"),
         ("per user, average", f"{measured['average']:.1f}"),
+        ("per user, standard deviation", f"{interactions.histories.lengths.std():.1f}"),
         ("per user, least / median / most", f"{measured['min']} / {measured['median']:g} / {measured['max']}"),
         ("density", f"{100 * float(measured['density']):.3f} %"),
         ("order in time", "yes" if interactions.has_time else "no"),

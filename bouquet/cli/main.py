@@ -139,14 +139,20 @@ def export(
 def diagnose(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, with its private state.")],
     consenting: Annotated[
-        str, typer.Option("--consenting-user", help="A user who agreed to show its heat map of two views.")
+        str, typer.Option("--consenting-user", help="A user who agreed to show its heat map and its map of items.")
     ] = "",
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with settings: DIR is run with them first.")
+    ] = None,
+    override: Annotated[list[str] | None, typer.Option("-c", help="Settings, likewise: 'key=value'.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="As for `bouquet run`, where DIR is run first.")] = 4,
+    engine: Annotated[str, typer.Option("--engine", help="As for `bouquet run`, likewise.")] = "",
 ) -> None:
     """Spectra, information abundance and overlap of item tables, as means over users."""
     need("torch", "Looking into item tables")
-    from bouquet.cli.diagnose import diagnose_command
+    from bouquet.cli.diagnose import run_and_diagnose
 
-    diagnose_command(directory, consenting)
+    run_and_diagnose(directory, consenting, config, override or [], nodes, engine)
 
 
 @app.command()
@@ -237,11 +243,14 @@ def stats(
         int, typer.Option("--min-interactions", min=0, help="Drop users with fewer items.")
     ] = 0,
     override: Annotated[list[str] | None, typer.Option("-c", help="How your file is read: 'key=value'.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder that gets how many users have how many, with a picture.")
+    ] = None,
 ) -> None:
     """Count a data set, beside what papers print; or a file of your own, and what is wrong with it."""
     from bouquet.cli.data import stats_command
 
-    stats_command(name, data_dir, min_interactions, override or [])
+    stats_command(name, data_dir, min_interactions, override or [], out)
 
 
 @probe.command("updates")

@@ -6,6 +6,7 @@
 from bouquet.evaluation.evaluate import ScoreBlock, evaluate_users
 from bouquet.evaluation.metrics import CANDIDATE_SETS, CUTOFFS, METRICS, PARTS, user_metrics
 from bouquet.evaluation.overlap import rank_biased_overlap
+from bouquet.evaluation.projection import on_a_plane
 from bouquet.evaluation.ranks import Ranks, rank_full, rank_sampled
 from bouquet.evaluation.seeds import seeded_test
 from bouquet.evaluation.significance import PairedDifference, holm, paired_test
@@ -27,6 +28,7 @@ __all__ = [
     "holm",
     "information_abundance",
     "metric_values",
+    "on_a_plane",
     "paired_test",
     "rank_biased_overlap",
     "rank_full",

@@ -1,7 +1,8 @@
 """What training does to item tables, looked at where the tables are; only sums over users leave.
 
-    information abundance     PLGC, eq. 5 and Fig. 3   of the table that the model sees, before and after local training
+    information abundance     PLGC, Figs. 3 and 5      of every table; of what is seen before and after local training
     singular values           PLGC, Fig. 6             of every table; HeteFedRec's Table V: variance of those of cov(V)
+    map of the items          PLGC, Fig. 6             of one user who has agreed to it: principal components, no t-SNE
     RBO@50 with p = .99       Fed3CR, Fig. 6           are the items ranked alike by the common and by the own view?
     E = (C^E)ᵀ V_u / m        Fed3CR, Fig. 7           of one user who has agreed to it
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays
 from bouquet.errors import ConfigError
-from bouquet.evaluation import rank_biased_overlap, singular_value_variance, singular_values
+from bouquet.evaluation import on_a_plane, rank_biased_overlap, singular_value_variance, singular_values
 from bouquet.evaluation.spectra import abundance
 from bouquet.methods import METHODS
 from bouquet.wire import TrainRequest
@@ -37,6 +38,9 @@ from models import is_sequential
 GROUPS = (0, 20, 50, 100, 200)
 DEPTH, PERSISTENCE, BINS = 50, 0.99, 20
 
+# What items are to the one user whose map is told.
+OTHER, TRAINED, HIDDEN = "other", "training", "held out"
+
 Sums = dict[str, NDArray[np.float64]]
 
 
@@ -49,12 +53,16 @@ class Diagnosis:
         sums: name -> [groups, …].
         overlaps: [bins] how many users have which overlap of the two views, from 0 to 1.
         heat: [d, d] E of the one user who has agreed.
+        maps: of the same user, table -> [m, 2] items on a plane; and the share of the spread that each plane shows.
+        kinds: of the same user, what each of the m items is to it.
     """
 
     users: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(GROUPS), np.int64))
     sums: Sums = field(default_factory=dict)
     overlaps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
     heat: NDArray[np.float64] | None = None
+    maps: dict[str, tuple[NDArray[np.float64], float]] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)
 
     def count(self, name: str, groups: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Add what single users have: values [k, …] of users in groups [k]."""
@@ -66,7 +74,8 @@ class Diagnosis:
         both = {name: [part.sums[name] for part in (self, other) if name in part.sums] for name in names}
         heat = self.heat if self.heat is not None else other.heat
         sums = {name: np.sum(parts, axis=0) for name, parts in both.items()}
-        return Diagnosis(self.users + other.users, sums, self.overlaps + other.overlaps, heat)
+        users, overlaps = self.users + other.users, self.overlaps + other.overlaps
+        return Diagnosis(users, sums, overlaps, heat, self.maps or other.maps, self.kinds or other.kinds)
 
     def told(self) -> dict[str, Any]:
         """What may be shown: means over all users and over groups of at least `LEAST`, and the one heat map.
@@ -88,6 +97,10 @@ class Diagnosis:
             found["overlap histogram"] = self.overlaps.tolist()
         if self.heat is not None:
             found["heat map"] = self.heat.tolist()
+        for name, (points, share) in self.maps.items():
+            found[f"map, {name} table"] = {"points": points.tolist(), "share of the spread": share}
+        if self.maps:
+            found["items of the map"] = self.kinds
         return found
 
 
@@ -176,10 +189,21 @@ class _Look:
             diagnosis.overlaps += np.histogram(overlap, BINS, (0, 1 + 1e-9))[0]
             for user in consenting:
                 diagnosis.heat = (views[0][user].double().T @ views[1][user].double() / len(common)).numpy()
+        for user in consenting:
+            diagnosis.maps = {name: on_a_plane(values[user].numpy()) for name, values in tables.items()}
+            diagnosis.kinds = self.kinds(int(self.positions[user]), len(common))
         for name, given in (("before", start), ("after", self.trained(start))):
             spectra = singular_values(self.seen(given)[1][table])
             diagnosis.count(f"information abundance {name} training", groups, abundance(spectra))
         return diagnosis
+
+    def kinds(self, position: int, num_items: int) -> list[str]:
+        """What each item is to a user."""
+        histories, found = self.host.histories, [OTHER] * num_items
+        for rows, kind in ((histories.train, TRAINED), (histories.validation, HIDDEN), (histories.test, HIDDEN)):
+            for item in rows.row(position).tolist():
+                found[item] = kind
+        return found
 
     def seen(self, given: Given) -> tuple[Tensors, Tensors]:
         """What the users have, and what their models see of it: [k, …] by name."""

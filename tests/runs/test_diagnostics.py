@@ -1,15 +1,19 @@
 """`bouquet diagnose`: right means, the same on any layout, and nothing but means."""
 
+import csv
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bouquet.cli.diagnose import diagnose_command
+from bouquet.cli.diagnose import diagnose_command, run_and_diagnose
 from bouquet.errors import ConfigError
-from bouquet.evaluation import information_abundance
+from bouquet.evaluation import information_abundance, on_a_plane
 from bouquet.randomness import user_keys
+from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.diagnostics import BINS, GROUPS, Diagnosis
-from tests.runs.helpers import last_checkpoint, run_here, small_settings
+from client_app.node.host import host_of
+from tests.runs.helpers import last_checkpoint, pairs, run_here, small_settings
 
 METHODS = {
     "fcf": {"strategy": "fcf"},
@@ -80,6 +84,64 @@ def test_two_views_and_the_heat_map_of_one_user(tmp_path):
     assert picture.read_bytes() != with_heat, "the person's picture does not stay where it was not asked for again"
 
 
+def test_the_map_of_one_user(tmp_path):
+    """Own and common table of user 7 on a plane, its items marked; every number in the lines, too, and not kept."""
+    directory = run_of(tmp_path, **METHODS["fedrap"])
+    told = told_of(directory, "7")
+    points, share = on_a_plane(last_checkpoint(directory).shared["item_embedding"])
+    np.testing.assert_allclose(told["map, common table"]["points"], points, atol=1e-6)
+    assert told["map, common table"]["share of the spread"] == pytest.approx(share)
+    assert {"map, own table", "map, seen table"} <= set(told)
+    histories = host_of(small_settings(tmp_path), {}).histories
+    at = histories.users.tolist().index(int(user_keys(["7"])[0]))
+    kinds = np.array(told["items of the map"])
+    assert set(np.flatnonzero(kinds == "training")) == set(histories.train.row(at).tolist())
+    hidden = {*histories.validation.row(at).tolist(), *histories.test.row(at).tolist()}
+    assert set(np.flatnonzero(kinds == "held out")) == hidden
+    lines = lines_of(directory)
+    mapped = [line for line in lines if line["figure"] == "map, own table" and line["column"] == "y"]
+    assert [float(line["value"]) for line in mapped] == [point[1] for point in told["map, own table"]["points"]]
+    assert [line["of"] for line in mapped] == told["items of the map"]
+    assert any(line["figure"] == "heat map" for line in lines)
+    for name in ("diagnostics.json", "diagnostics.csv"):
+        assert (directory.path / name).stat().st_mode & 0o077 == 0
+    told_of(directory)
+    assert not {"one user", "training", "held out"} & {line["of"] for line in lines_of(directory)}
+
+
+def lines_of(directory):
+    with (directory.path / "diagnostics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_lines_have_every_mean(tmp_path):
+    directory = run_of(tmp_path, **METHODS["plgc"])
+    told, lines = told_of(directory), lines_of(directory)
+    assert len(lines) == len(numbers({name: value for name, value in told.items() if name != "digest"}))
+    found = {(line["figure"], line["of"], line["row"]): float(line["value"]) for line in lines}
+    name = "information abundance, own table"
+    assert found[name, "all", ""] == told[name]["all"]
+    assert found["singular values, common table", "all", "2"] == told["singular values, common table"]["all"][1]
+    assert found["overlap histogram", "all", "0.95"] == told["overlap histogram"][19]
+
+
+def test_settings_make_the_run_first(tmp_path):
+    """One command gives what a run and a look give; a folder that has a run is not run again."""
+    settings = small_settings(tmp_path, num_server_rounds=2, learning_rate=1.0, strategy="fcf")
+    here = tmp_path / "both"
+    run_and_diagnose(here, "", None, pairs(settings)[1:], 1, "local")
+    apart = run_here(tmp_path / "apart", settings, 1)
+    found = RunDirectory(here).read_json("diagnostics.json")
+    np.testing.assert_allclose(numbers(found["users"]), numbers(told_of(apart)["users"]))
+    np.testing.assert_allclose(
+        numbers(found["singular values, common table"]),
+        numbers(apart.read_json("diagnostics.json")["singular values, common table"]),
+        rtol=1e-5,
+    )
+    with pytest.raises(ConfigError, match="both has a run already"):
+        run_and_diagnose(here, "", None, ["seed=1"], 1, "local")
+
+
 def test_only_means_are_told(tmp_path):
     """No list is as long as there are users, and nothing that the nodes keep is written to."""
     directory = run_of(tmp_path, **METHODS["plgc"])
@@ -115,5 +177,5 @@ def test_runs_that_cannot_be_looked_at(tmp_path):
         with pytest.raises(ConfigError, match=r"not at sequence models, nor at .*\bfedca or .*hetefedrec"):
             diagnose_command(directory.path, "")
     directory = run_of(tmp_path / "c", strategy="fcf")
-    with pytest.raises(ConfigError, match="There is no heat map"):
-        diagnose_command(directory.path, "7")
+    with pytest.raises(ConfigError, match="Nothing can be told of user 'nobody'"):
+        diagnose_command(directory.path, "nobody")
