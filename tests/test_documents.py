@@ -386,6 +386,10 @@ def test_everything_that_has_a_name_is_in_the_documents():
         assert line, f"datasets.md does not know {name}"
         for word in (*dataset.files, *dataset.extras, dataset.terms.partition(" (Kaggle")[0]):
             assert word in line, f"datasets.md, {name}: {word}"
+    figures = (REPOSITORY / "docs" / "results" / "README.md").read_text()
+    for path in (REPOSITORY / "configs" / "tables").glob("*.toml"):
+        if path.stem.startswith(tuple(f"{name.lower()}-" for name in PLANNED)):
+            assert f"`{path.stem}`" in figures, f"results/README.md does not know {path.stem}"
     wire = (REPOSITORY / "docs" / "reference" / "wire-format.md").read_text()
     for name in ROSTER_ARRAYS | TRAIN_ARRAYS | EVALUATE_ARRAYS | REPORTS:
         assert f"`{name}`" in wire, f"wire-format.md does not know {name}"
