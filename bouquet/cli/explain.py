@@ -92,8 +92,9 @@ def allowed(setting: Setting) -> str:
     choices = get_args(setting.field.annotation)
     if choices:
         return ", ".join(map(str, choices))
-    if isinstance(setting.field.json_schema_extra, dict):
-        return str(setting.field.json_schema_extra["form"])
+    extra = setting.field.json_schema_extra
+    if isinstance(extra, dict) and "form" in extra:
+        return str(extra["form"])
     words = [TYPES[setting.field.annotation]]
     for bound in setting.field.metadata:
         words += [f"{text} {getattr(bound, name)}" for name, text in BOUNDS.items() if hasattr(bound, name)]

@@ -12,7 +12,7 @@ names        what a wrong name is told
 """
 
 from bouquet.config.names import did_you_mean, lookup, refuse_broken, wrong_options
-from bouquet.config.options import Options, Scalar, numbers, written
+from bouquet.config.options import Options, Scalar, numbers, or_same, written
 from bouquet.config.protection import (
     AttackOptions,
     DifferentialPrivacyOptions,
@@ -43,6 +43,7 @@ __all__ = [
     "did_you_mean",
     "lookup",
     "numbers",
+    "or_same",
     "own",
     "parsed",
     "refuse_broken",

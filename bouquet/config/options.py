@@ -51,6 +51,16 @@ def written(default: str, pattern: str, form: str, description: str) -> Any:
     return Field(default, pattern=pattern, json_schema_extra={"form": form}, description=description)
 
 
+def or_same(other: str, description: str, default: float = 0.0) -> Any:
+    """A field of a number that is that of another setting where it is 0.
+
+    Args:
+        other: the key of that setting.
+    """
+    text = f"{description}; 0: the same as {other}."
+    return Field(default, ge=0, json_schema_extra={"same-as": other}, description=text)
+
+
 def numbers(default: str, separator: str, description: str) -> Any:
     """A field of text that is made of whole numbers above 0."""
     form = f"whole numbers above 0 with '{separator}' between them, such as '{default}'"

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from bouquet.config.options import Options, written
+from bouquet.config.options import Options, or_same, written
 from bouquet.config.protection import (
     AttackOptions,
     DifferentialPrivacyOptions,
@@ -131,9 +131,7 @@ class TrainingOptions(Options):
     local_epochs: int = Field(2, ge=1, description="Passes over the user's samples in one round (E).")
     batch_size: int = Field(2048, ge=1, description="Samples per step (B); a user with fewer takes one step per epoch.")
     learning_rate: float = Field(0.1, gt=0, description="Local learning rate of shared parameters.")
-    user_learning_rate: float = Field(
-        2.0, ge=0, description="Local learning rate of private parameters; 0: the same as learning-rate."
-    )
+    user_learning_rate: float = or_same("learning-rate", "Local learning rate of private parameters", 2.0)
     learning_rate_decay: float = Field(1.0, gt=0, le=1, description="Factor on both local learning rates per round.")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="Local optimiser, created fresh in every round.")
     weight_decay: float = Field(0.0, ge=0, description="L2 decay of all trained parameters (added to the gradient).")

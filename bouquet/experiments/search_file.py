@@ -25,11 +25,12 @@ settings = {batch-size = 512}
 [rows.search]                        # of this row, beside those of all, or in place of one of them
 embedding-size = {choices = [8, 16, 32]}
 weight-decay = {uniform = [0.0, 0.01]}
+
+`search_space` has settings that are drawn only beside a value of another, and factors on another.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +38,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from bouquet.config import DataOptions, RoundOptions, Scalar, did_you_mean, parsed
+from bouquet.config import DataOptions, RoundOptions, Scalar, parsed
 from bouquet.errors import ConfigError
+from bouquet.experiments.search_space import Parameter, draw, settled, space_of
 from bouquet.experiments.settings import parse_pairs, read_config_file, validate, with_defaults
 from bouquet.experiments.table_file import RESERVED_KEYS, SHARED_KEYS, Part, sentence
 from client_app.personalization import check_order
 from data_partition import has_time
 
-KINDS = ("log-uniform", "uniform", "integer", "choices")
 # What the trials of a row are compared under, and how they are carried out.
 _SAME_FOR_ALL = (
     {*DataOptions().to_flat()} - {"negatives-per-positive"}
@@ -77,34 +78,6 @@ class SearchFile(Part):
     settings: dict[str, Scalar] = Field(default_factory=dict)
     search: dict[str, Any] = Field(default_factory=dict)
     rows: Annotated[list[RowEntry], Field(min_length=1)]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """The values that a setting can take.
-
-    Attributes:
-        kind: of KINDS.
-        values: of a range the lowest and the highest; of choices all.
-    """
-
-    kind: str
-    values: tuple[Scalar, ...]
-
-    def has(self, value: Scalar) -> bool:
-        """Whether a value is one of these."""
-        if self.kind == "choices" or isinstance(value, str | bool):
-            return any(value == one and type(value) is type(one) for one in self.values)
-        low, high = self.values
-        whole = self.kind != "integer" or isinstance(value, int)
-        return whole and float(low) <= value <= float(high)
-
-    @property
-    def shown(self) -> str:
-        """As it is told to a reader."""
-        if self.kind == "choices":
-            return " | ".join(map(str, self.values))
-        return f"{self.values[0]:g} to {self.values[1]:g}{', log' * (self.kind == 'log-uniform')}"
 
 
 @dataclass(frozen=True)
@@ -184,17 +157,18 @@ def _row(search: SearchFile, entry: RowEntry, base: Path, over_all: Mapping[str,
     for key in RESERVED_KEYS:
         if key in given:
             raise ConfigError(f"'{key}' is set by the search for every trial; leave it out.")
-    space = {key: _parameter(key, values) for key, values in {**search.search, **entry.search}.items()}
-    if not space:
+    searched = {**search.search, **entry.search}
+    if not searched:
         raise ConfigError(
             "there is nothing to search: name its settings in [rows.search], or in [search] for all rows."
         )
-    for key in space:
+    for key in searched:
         if key in search.settings or key in entry.settings or key in over_all:
             raise ConfigError(f"'{key}' is set and searched; leave one of the two out.")
     validate(given)
     everything = with_defaults(given)
-    _check_space(given, space)
+    space = space_of(searched, everything)
+    _check_space(given, everything, space)
     config = parsed(everything).run
     check_order(parsed(everything), has_time(config.dataset, config.time_column))
     if config.split != "leave-one-out" and config.validation_share == 0:
@@ -204,39 +178,7 @@ def _row(search: SearchFile, entry: RowEntry, base: Path, over_all: Mapping[str,
     return SearchRow(entry.name, entry.label or entry.name, given, settings, space)
 
 
-def _parameter(key: str, given: Any) -> Parameter:
-    """Raises: ConfigError: what is given is no range and no choices."""
-    kind = next(iter(given)) if isinstance(given, dict) and len(given) == 1 else None
-    if kind is not None and kind not in KINDS:
-        raise ConfigError(
-            f"'{key}' cannot be searched by '{kind}'.{did_you_mean(kind, KINDS)} Known: {', '.join(KINDS)}."
-        )
-    if kind is None:
-        raise ConfigError(
-            f"'{key}' must be searched by one of log-uniform, uniform and integer, each = [lowest, highest], or by "
-            f"choices = [one, other, …], not by {given!r}."
-        )
-    values = given[kind]
-    if kind == "choices":
-        if (
-            not isinstance(values, list)
-            or not all(isinstance(value, str | int | float | bool) for value in values)
-            or len(set(map(repr, values))) < max(2, len(values))
-        ):
-            raise ConfigError(f"the choices of '{key}' must be two or more different values, not {values!r}.")
-        return Parameter(kind, tuple(values))
-    wanted = "whole numbers" if kind == "integer" else "numbers"
-    allowed = int if kind == "integer" else int | float
-    numbers = isinstance(values, list) and len(values) == 2
-    numbers = numbers and all(isinstance(v, allowed) and not isinstance(v, bool) and math.isfinite(v) for v in values)
-    if not numbers or not values[0] < values[1]:
-        raise ConfigError(f"'{key}' needs {kind} = [lowest, highest], two {wanted} in this order, not {values!r}.")
-    if kind == "log-uniform" and values[0] <= 0:
-        raise ConfigError(f"'{key}' is searched log-uniform, so its lowest value must be above 0, not {values[0]!r}.")
-    return Parameter(kind, tuple(values) if kind == "integer" else (float(values[0]), float(values[1])))
-
-
-def _check_space(given: Mapping[str, Scalar], space: Mapping[str, Parameter]) -> None:
+def _check_space(given: Mapping[str, Scalar], everything: Mapping[str, Scalar], space: Mapping[str, Parameter]) -> None:
     """Refuse settings that no run of this row has, and ranges that go further than the setting does."""
     for key in space:
         if key in _SAME_FOR_ALL:
@@ -245,11 +187,16 @@ def _check_space(given: Mapping[str, Scalar], space: Mapping[str, Parameter]) ->
                 "the settings of the row."
             )
     lowest = {key: parameter.values[0] for key, parameter in space.items()}
-    validate({**given, **lowest})
+
+    def trial(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        return settled(space, draw(space, lambda key, _: values[key]), everything)
+
+    validate({**given, **trial(lowest)})
     for key, parameter in space.items():
-        for value in parameter.values[1:]:
+        beside = dict([parameter.condition]) if parameter.condition is not None else {}
+        for value in parameter.values[not beside :]:
             try:
-                validate({**given, **lowest, key: value})
+                validate({**given, **trial({**lowest, **beside, key: value})})
             except ConfigError as error:
                 where = "" if f"'{key}'" in str(error) else f"with {key} = {value!r}, "
                 raise ConfigError(f"{where}{error}") from None

@@ -17,7 +17,8 @@ from bouquet.config import CIRCUMSTANCES, Scalar, check
 from bouquet.errors import ConfigError
 from bouquet.experiments.chosen import METHOD_KEYS, ChosenRow, write_chosen
 from bouquet.experiments.figures import figure
-from bouquet.experiments.search_file import Parameter, SearchFile, SearchRow
+from bouquet.experiments.search_file import SearchFile, SearchRow
+from bouquet.experiments.search_space import Parameter
 from bouquet.experiments.search_study import Trial
 from bouquet.experiments.settings import literal, option_classes
 from bouquet.experiments.table_file import SHARED_KEYS
@@ -80,7 +81,7 @@ def edges_of(row: SearchRow, best: Trial) -> list[str]:
     """The chosen settings that lie at an edge, in words; the last round counts as one."""
     found = []
     for key, parameter in row.space.items():
-        if side := at_edge(key, parameter, best.settings[key]):
+        if key in best.drawn and (side := at_edge(key, parameter, best.drawn[key])):
             found.append(f"{key} = {_short(best.settings[key])}, near the {side} searched ({parameter.shown})")
     rounds = int(row.settings["num-server-rounds"])
     if best.best_round == rounds > 1:

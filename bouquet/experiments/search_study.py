@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bouquet.config import Scalar
 from bouquet.errors import ConfigError, DataError
-from bouquet.experiments.search_file import Parameter, SearchFile, SearchRow
+from bouquet.experiments.search_file import SearchFile, SearchRow
+from bouquet.experiments.search_space import Parameter, draw, is_whole, settled, without_search
+from bouquet.experiments.settings import same_as
 from bouquet.files import digest_of
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Trial:
         number: from 1, within its row.
         state: "complete", "pruned", "failed" or "running".
         settings: those that are searched.
+        drawn: what they were made of: without those that others leave out, and factors as such.
         validation: NDCG@10 (full) on the validation items in the best round; None where none was evaluated.
         best_round: 0 where none was evaluated.
         rounds: how many were run.
@@ -44,6 +47,7 @@ class Trial:
     number: int
     state: str
     settings: Mapping[str, Scalar]
+    drawn: Mapping[str, Scalar] = field(default_factory=dict)
     validation: float | None = None
     best_round: int = 0
     rounds: int = 0
@@ -71,7 +75,7 @@ class RowStudy:
 
     def _require_same(self, study: optuna.Study, same: Mapping[str, Scalar]) -> None:
         options = self.search.model_dump(by_alias=True, exclude={"title", "trials", "settings", "search", "rows"})
-        ranges = {key: {parameter.kind: list(parameter.values)} for key, parameter in self.row.space.items()}
+        ranges = {key: parameter.written for key, parameter in self.row.space.items()}
         now = {
             **{f"{key}": value for key, value in same.items()},
             **{f"[search] {key}": value for key, value in ranges.items()},
@@ -111,15 +115,16 @@ class RowStudy:
             return None
         before: dict[str, Any] = base_of(self.row) if number == 1 else {}
         for trial in found:
-            if trial.user_attrs.get("number") == number and set(trial.params) == set(self.row.space):
+            if trial.user_attrs.get("number") == number and is_whole(self.row.space, trial.params):
                 before = trial.params
         sampler = self._sampler(number)
         if before:
             sampler = optuna.samplers.PartialFixedSampler(before, sampler)
-        asked = self._study(sampler).ask({key: _distribution(space) for key, space in self.row.space.items()})
+        asked = self._study(sampler).ask()
+        drawn = draw(self.row.space, lambda key, parameter: _suggested(asked, key, parameter))
         asked.set_user_attr("number", number)
         self._running[number] = asked
-        return Trial(number, "running", {key: asked.params[key] for key in self.row.space})
+        return Trial(number, "running", settled(self.row.space, drawn, self.row.settings), drawn)
 
     def prune(self, number: int, server_round: int, validation: float) -> bool:
         """Take the figure of one round of a running trial, and say whether it is worth no other one."""
@@ -147,10 +152,11 @@ class RowStudy:
             if "number" not in kept or kept.get("interrupted"):
                 continue
             state = names.get(trial.state.name, "running")
-            settings = {key: trial.params[key] for key in self.row.space}
+            drawn = {key: trial.params[key] for key in self.row.space if key in trial.params}
+            settings = settled(self.row.space, drawn, self.row.settings)
             figures = {key: kept[key] for key in ("validation", "best_round", "rounds", "seconds", "error")
                        if key in kept and state != "running"}  # fmt: skip
-            found.append(Trial(kept["number"], state, settings, **figures))
+            found.append(Trial(kept["number"], state, settings, drawn, **figures))
         return sorted(found, key=lambda trial: trial.number)
 
     def _study(self, sampler: Any = None) -> optuna.Study:
@@ -172,7 +178,7 @@ class RowStudy:
 
 def base_of(row: SearchRow) -> dict[str, Scalar]:
     """What is searched, as the row has it without a search, as far as these values are among the searched."""
-    return {key: row.settings[key] for key, parameter in row.space.items() if parameter.has(row.settings[key])}
+    return without_search(row.space, row.settings, same_as())
 
 
 def open_storage(path: Path) -> Any:
@@ -195,13 +201,13 @@ def open_storage(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as the trials of a search ({reason}).") from None
 
 
-def _distribution(parameter: Parameter) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    values: Any = parameter.values
+def _suggested(asked: Any, key: str, parameter: Parameter) -> Scalar:
+    """A value of a setting, by the sampler of a trial that has been asked for."""
+    value: Scalar
     if parameter.kind == "choices":
-        return CategoricalDistribution(values)
-    low, high = values
-    if parameter.kind == "integer":
-        return IntDistribution(low, high)
-    return FloatDistribution(low, high, log=parameter.kind == "log-uniform")
+        value = asked.suggest_categorical(key, parameter.values)
+    elif parameter.kind == "integer":
+        value = asked.suggest_int(key, *parameter.values)
+    else:
+        value = asked.suggest_float(key, *parameter.values, log=parameter.kind == "log-uniform")
+    return value

@@ -22,6 +22,7 @@ from bouquet.config import (
     lookup,
     refuse_broken,
 )
+from bouquet.config.options import kebab
 from bouquet.errors import ConfigError
 from bouquet.methods import METHODS, PLUG_INS
 from bouquet.ready_made import RUNS, ready_made
@@ -60,6 +61,16 @@ def option_owners() -> list[tuple[str, str, type[Options]]]:
         *(("personalization", plug_in.name, plug_in.options) for plug_in in plug_ins),
         *(("backbone", name, kind.options_class) for name, kind in BACKBONES.items()),
     ]
+
+
+def same_as() -> dict[str, str]:
+    """The settings of which 0 means "the same as" another, and that one."""
+    found = {}
+    for options in option_classes():
+        for name, field in options.model_fields.items():
+            if isinstance(field.json_schema_extra, dict) and "same-as" in field.json_schema_extra:
+                found[kebab(name)] = str(field.json_schema_extra["same-as"])
+    return found
 
 
 def resolve(config_file: Path | None, overrides: Sequence[str]) -> dict[str, Scalar]:

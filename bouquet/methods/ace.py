@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from bouquet.config import Options
+from bouquet.config import Options, or_same
 from bouquet.methods.manifest import PlugIn
 
 
@@ -25,9 +25,7 @@ class ACEOptions(Options):
     ace_identity_residual: bool = Field(
         True, description="Add the identity to the transfer matrix, so that an untrained network changes nothing."
     )
-    ace_learning_rate: float = Field(
-        0.0, ge=0, description="Local learning rate of the transfer network; 0: the same as learning-rate."
-    )
+    ace_learning_rate: float = or_same("learning-rate", "Local learning rate of the transfer network")
 
 
 ACE = PlugIn(

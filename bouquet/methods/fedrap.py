@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from bouquet.config import or_same
 from bouquet.methods.manifest import Method
 from bouquet.methods.parts import ServerOptimizerOptions
 
@@ -20,9 +21,7 @@ class FedRAPOptions(ServerOptimizerOptions):
     fedrap_schedule: Literal["tanh", "constant"] = Field(
         "tanh", description="λ and μ grow with the round t as tanh(t / 10), or are constant as in the authors' code."
     )
-    fedrap_personal_learning_rate: float = Field(
-        0.0, ge=0, description="Local learning rate of a user's own item table; 0: the same as learning-rate."
-    )
+    fedrap_personal_learning_rate: float = or_same("learning-rate", "Local learning rate of a user's own item table")
 
 
 FEDRAP = Method(
