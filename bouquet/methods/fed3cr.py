@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from bouquet.config import or_same
 from bouquet.methods.ace import ACEOptions
 from bouquet.methods.manifest import Method
 from bouquet.methods.parts import ServerOptimizerOptions
@@ -30,19 +31,18 @@ class Fed3CROptions(ACEOptions, ServerOptimizerOptions):
         description="What β_a weighs: the paper's rankings of all items, or, over a batch's samples, what its Figure 4 "
         "has in their place.",
     )
-    fed3cr_complementarity: Literal["orthogonality", "distance", "information"] = Field(
+    fed3cr_complementarity: Literal["orthogonality", "cosines", "distance", "information"] = Field(
         "orthogonality",
-        description="What β_o weighs: the paper's orthogonality over all items, or, over a batch's samples, what its "
-        "Figure 4 has in its place.",
+        description="What β_o weighs: the paper's orthogonality over all items, the same of columns of length one "
+        "(cosines), or, over a batch's samples, what its Figure 4 has in its place.",
     )
     fed3cr_beta_a: float = Field(0.1, ge=0, description="Weight β_a of consistency (eq. 19).")
     fed3cr_beta_o: float = Field(0.1, ge=0, description="Weight β_o of complementarity (eq. 19).")
     fed3cr_literal_scale: bool = Field(
-        False, description="Orthogonality summed over all items, as printed, instead of their mean."
+        False,
+        description="Orthogonality of a sum over all m items, as printed, which is m² times that of their mean.",
     )
-    fed3cr_personal_learning_rate: float = Field(
-        0.0, ge=0, description="Local learning rate of a user's own item table; 0: the same as learning-rate."
-    )
+    fed3cr_personal_learning_rate: float = or_same("learning-rate", "Local learning rate of a user's own item table")
 
 
 FED3CR = Method(

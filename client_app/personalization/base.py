@@ -36,6 +36,9 @@ PERSONAL = "personal_item_embedding"
 GLOBAL = "global_item_embedding"
 """The common item table as it came from the server, in methods that keep it beside what they train."""
 
+SHARE = "share of the personal item table"
+"""[k, 1, 1] what a plug-in before a method with `PERSONAL` and a common table has it mix them by, in place of a sum."""
+
 
 @dataclass(frozen=True)
 class Given:

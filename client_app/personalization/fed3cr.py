@@ -9,9 +9,8 @@
     loss              eq. 19       L_rec + β_a L_a + β_o L_o
 
 Eq. 15 as printed divides cosines by their sum, which can be zero or negative; ListNet, which it cites, has a softmax,
-and so have we. Eq. 18 as printed sums over all items; we take the mean, so that β_o means the same on every
-catalogue. `ace` has the enhancement alone, for other methods, and `fed3cr_alternatives` what stands in the place of the
-constraints in Figure 4.
+and so have we. Eq. 18 is in `fed3cr_orthogonality`, in three forms. `ace` has the enhancement alone, for other methods,
+and `fed3cr_alternatives` what stands in the place of the constraints in Figure 4.
 """
 
 from __future__ import annotations
@@ -25,6 +24,12 @@ from bouquet.methods.fed3cr import Fed3CROptions
 from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import PERSONAL, Batch, Personalization, Pull, Tensors, Working
 from client_app.personalization.fed3cr_alternatives import COMPLEMENTARITY, CONSISTENCY
+from client_app.personalization.fed3cr_orthogonality import (
+    add_cosine_slopes,
+    add_slopes,
+    complementarity,
+    cosine_complementarity,
+)
 from models import Backbone
 
 ENHANCED, OWN, CENTRE = "fed3cr/enhanced", "fed3cr/own", "fed3cr/enhanced prototype"
@@ -48,17 +53,6 @@ def consistency_loss(
     """
     views = (personal[None], enhanced[None], personal_prototype[None], enhanced_prototype[None])
     return _consistency(*views, torch.ones(1, len(personal), dtype=torch.bool, device=personal.device))[0]
-
-
-def complementarity_loss(enhanced: Tensor, personal: Tensor, literal_scale: bool = False) -> Tensor:
-    """L_o = (1/d) Σ_ij E_ij² with E = (C^E)ᵀ V_u / m (eq. 18).
-
-    Args:
-        enhanced, personal: [m, d].
-        literal_scale: E is not divided by the number of items m, as printed.
-    """
-    items = torch.tensor([1.0 if literal_scale else float(len(enhanced))], dtype=enhanced.dtype, device=enhanced.device)
-    return _complementarity(enhanced[None], personal[None], items)[0]
 
 
 class EnhancedConsensus(Personalization):
@@ -90,7 +84,7 @@ class EnhancedConsensus(Personalization):
     @property
     def whole_table(self) -> bool:  # type: ignore[override]
         ranked = self.options.fed3cr_beta_a > 0 and self.options.fed3cr_consistency == "ranking"
-        return ranked or (self.options.fed3cr_beta_o > 0 and self.options.fed3cr_complementarity == "orthogonality")
+        return ranked or (self.options.fed3cr_beta_o > 0 and self.options.fed3cr_complementarity not in COMPLEMENTARITY)
 
     @property
     def _with_alternatives(self) -> bool:
@@ -126,9 +120,15 @@ class EnhancedConsensus(Personalization):
             total = total + options.fed3cr_beta_a * _consistency(*views, working.valid)
         if options.fed3cr_beta_o > 0 and (other := COMPLEMENTARITY.get(options.fed3cr_complementarity)):
             total = total + options.fed3cr_beta_o * other(batch.pick(enhanced), batch.pick(own), batch.samples)
+        elif options.fed3cr_beta_o > 0 and self._cosines:
+            total = total + options.fed3cr_beta_o * cosine_complementarity(enhanced, own)
         elif options.fed3cr_beta_o > 0:
-            total = total + options.fed3cr_beta_o * _complementarity(enhanced, own, self._items(working, own))
+            total = total + options.fed3cr_beta_o * complementarity(enhanced, own, self._items(working, own))
         return total
+
+    @property
+    def _cosines(self) -> bool:
+        return self.options.fed3cr_complementarity == "cosines"
 
     def _items(self, working: Working, like: Tensor) -> Tensor:
         """[k] what E is divided by; all rows are worked on."""
@@ -169,19 +169,12 @@ def _log_ranking(table: Tensor, centre: Tensor, valid: Tensor) -> Tensor:
     return cosines.masked_fill(~valid, -1e9).log_softmax(dim=1)
 
 
-def _complementarity(enhanced: Tensor, personal: Tensor, items: Tensor) -> Tensor:
-    """`complementarity_loss` of k users: [k]; E is divided by `items` [k]."""
-    correlation = torch.bmm(enhanced.transpose(1, 2), personal) / items[:, None, None]
-    return correlation.square().sum(dim=(1, 2)) / enhanced.shape[2]
-
-
 def _forward(method: EnhancedConsensus, arrays: Tensors, working: Working) -> tuple[Tensors, Pull]:
     """Eq. 9 to 19 with their gradients by hand.
 
     With P, Q the rankings of the own and the enhanced view, and s, t their cosines:
         ∂L_a/∂s = - ½ P (log Q - Σ P log Q) - ½ (Q - P),    and the same for t with P and Q exchanged
         ∂cos(p, v_i)/∂v_i = (p̂ - s_i v̂_i) / ‖v_i‖,         ∂s_i/∂p = (v̂_i - s_i p̂) / ‖p‖
-        ∂L_o/∂C^E = (2 / (d m)) V Eᵀ,                        ∂L_o/∂V = (2 / (d m)) C^E E
     """
     options, network, table = method.options, method.network, method.table
     consensus, own = arrays[table], arrays[PERSONAL]
@@ -203,12 +196,10 @@ def _forward(method: EnhancedConsensus, arrays: Tensors, working: Working) -> tu
             second = _Cosines(enhanced, enhanced_centre, working.valid)
             of_own_centre += first.add_slope(options.fed3cr_beta_a, second, of_own)
             of_centre += second.add_slope(options.fed3cr_beta_a, first, of_enhanced)
-        if options.fed3cr_beta_o > 0:
-            items = method._items(working, own)[:, None, None]
-            correlation = torch.bmm(enhanced.transpose(1, 2), own) / items
-            correlation = correlation * (2 * options.fed3cr_beta_o / own.shape[2]) / items
-            of_enhanced.baddbmm_(own, correlation.transpose(1, 2))
-            of_own.baddbmm_(enhanced, correlation)
+        if options.fed3cr_beta_o > 0 and method._cosines:
+            add_cosine_slopes(options.fed3cr_beta_o, enhanced, own, of_enhanced, of_own)
+        elif options.fed3cr_beta_o > 0:
+            add_slopes(options.fed3cr_beta_o, enhanced, own, method._items(working, own), of_enhanced, of_own)
         found = dict(gradients)
         of_consensus = of_enhanced
         if matrix is not None:

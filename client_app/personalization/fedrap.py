@@ -9,6 +9,8 @@ The norms are means over the values of the batch's samples, as in the authors' c
 would weigh 1,000 times more on a large catalogue than on a small one, and would move rows that nobody touched. The
 code computes the schedules and then uses the constants; both are here. The difference is unbounded below, so with
 large λ training diverges, in the authors' code as well.
+
+A plug-in may have the two tables mixed in place of added, V_u = s D_u + (1 - s) C; the two terms stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import Tensor
 from bouquet.arrays import ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.fedrap import FedRAPOptions
-from client_app.personalization.base import PERSONAL, Batch, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import PERSONAL, SHARE, Batch, Personalization, Pull, Tensors, Working
 from models import Backbone
 
 # The common table as the sum has it: what a plug-in made of it.
@@ -51,8 +53,9 @@ class AdditiveTable(Personalization):
 
     def view(self, arrays: Tensors, working: Working) -> Tensors:
         """V_u = C + D_u."""
-        common = arrays[self.table]
-        return {**arrays, COMMON: common, self.table: common + arrays[PERSONAL]}
+        common, own, share = arrays[self.table], arrays[PERSONAL], arrays.get(SHARE)
+        both = common + own if share is None else torch.lerp(common, own, share)
+        return {**arrays, COMMON: common, self.table: both}
 
     def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
         return seen[COMMON], arrays[PERSONAL]
@@ -68,17 +71,18 @@ class AdditiveTable(Personalization):
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
         """Both tables get the gradient of the sum; the two terms add their own, row by row."""
         seen = self.view(arrays, working)
-        options = self.options
+        options, share = self.options, arrays.get(SHARE)
         strength = self.strength(working.round) / arrays[self.table].shape[2]
 
         def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-            both = gradients[self.table]
-            of_common, of_own = both, both
+            of_common = of_own = gradients[self.table]
+            if share is not None:
+                of_common, of_own = (1 - share) * of_common, share * of_own
             if not self.only_sum:
                 weight = (batch.samples * (strength / batch.count).unsqueeze(1)).unsqueeze(2)
                 apart = 2 * options.fedrap_lambda * weight * (seen[COMMON] - arrays[PERSONAL])
-                of_common = both - apart + options.fedrap_mu * weight * torch.sign(seen[COMMON])
-                of_own = both + apart
+                of_common = of_common - apart + options.fedrap_mu * weight * torch.sign(seen[COMMON])
+                of_own = of_own + apart
             return {**gradients, self.table: of_common, PERSONAL: of_own}
 
         return seen, pull

@@ -8,6 +8,14 @@
     redundancy      eq. 19         L_eRR = Σ_j (1 - R_jj)² + κ Σ_{j≠k} R_jk²
     loss            eq. 22         L = L_base + λ L_eRR
 
+Before a method that has a table of each user's own beside the common one, FedRAP, `plgc-tables` chooses which tables
+these are (Section IV-D: V^g is not updated "unless the applied backbone defines the local updating" for it):
+
+    own     V^l in the place of the common table, V = V^p + D_u of FedRAP
+    base    V^l = D_u and V^g = C, both trained, V = V^p = μ D_u + (1 - μ) C; eRR has a gradient for both
+
+eRR reads V^l and V^g as they are before the mixing ("the original embedding vectors", Section IV-C), never V^p.
+
 A user that trains for the first time starts from V^l = V^g. μ says which table converges faster and is a constant of
 the gradient, unless `plgc-learn-through-mu` is on. Projector and predictor are d → d → d each, with batch statistics;
 they have no biases, because the statistics of the next layer would take every bias out again.
@@ -28,6 +36,8 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods.plgc import PLGCOptions
 from client_app.personalization.base import (
     GLOBAL,
+    PERSONAL,
+    SHARE,
     Batch,
     Given,
     OwnArrays,
@@ -81,9 +91,13 @@ class LocalGlobalCollaboration(Personalization):
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
         self.table = next(name for name, spec in backbone.shared.items() if spec.by_item)
-        self.fixed = {GLOBAL: backbone.shared[self.table]}
-        self.kept = frozenset({self.table})
-        self.norms_of = (self.table, GLOBAL) if self.options.plgc_mixing == "ntk" else ()
+        mixing, self.of_base = self.options.plgc_mixing, self.options.plgc_tables == "base"
+        # The names of V^l and V^g.
+        self.local, self.common = (PERSONAL, self.table) if self.of_base else (self.table, GLOBAL)
+        self.norms_of = (self.local, self.common) if mixing == "ntk" else ()
+        if not self.of_base:
+            self.fixed = {GLOBAL: backbone.shared[self.table]}
+            self.kept = frozenset() if mixing == "none" else frozenset({self.table})
         rate, size = self.options.plgc_learning_rate, config.embedding_size
         self.rates = {self.table: rate} if rate > 0 else {}
         if self.options.plgc_redundancy == "err":
@@ -94,66 +108,79 @@ class LocalGlobalCollaboration(Personalization):
 
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
         """V^l is what the user's last training left, V^g what the server sent."""
-        local, common = given.own[self.table], given.shared[self.table]
+        if self.of_base:
+            return given
+        common = given.shared[self.table]
+        given = replace(given, frozen={**given.frozen, GLOBAL: common})
+        if self.options.plgc_mixing == "none":
+            return given
+        local = given.own[self.table]
         if first.any():
             local = local.copy()
             local[first] = common
-        given = given.with_own(self.table, local, reported=True)
-        return replace(given, frozen={**given.frozen, GLOBAL: common})
+        return given.with_own(self.table, local, reported=True)
 
     def view(self, arrays: Tensors, working: Working) -> Tensors:
         """V^p = μ V^l + (1 - μ) V^g (eq. 16)."""
-        local, common = arrays[self.table], arrays[GLOBAL]
-        if self.options.plgc_mixing == "local":
+        share = self._mu(arrays, working)
+        if share is None:
             return arrays
-        share = self._mu(local, common, working)[:, None, None]
-        return {**arrays, self.table: share * local + (1 - share) * common}
+        if self.of_base:
+            return {**arrays, SHARE: share}
+        return {**arrays, self.table: share * arrays[self.local] + (1 - share) * arrays[self.common]}
 
     def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
-        return arrays[GLOBAL], arrays[self.table]
+        return arrays[self.common], arrays[self.local]
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor | None:
         """λ L_eRR (eq. 22), or what stands in its place."""
         options = self.options
-        if options.plgc_redundancy == "none" or options.plgc_lambda == 0:
+        if options.weight == 0:
             return None
-        local, common = batch.pick(arrays[self.table]), batch.pick(arrays[GLOBAL])
+        local, common = batch.pick(arrays[self.local]), batch.pick(arrays[self.common])
         if options.plgc_redundancy != "err":
-            return options.plgc_lambda * ALTERNATIVES[options.plgc_redundancy](local, common, batch.samples)
+            return options.weight * ALTERNATIVES[options.plgc_redundancy](local, common, batch.samples)
         own, shared = (represented(table, arrays, batch.samples) for table in (local, common))
-        return options.plgc_lambda * reduced(correlated(own, shared, batch.samples), options.plgc_kappa)
+        return options.weight * reduced(correlated(own, shared, batch.samples), options.plgc_kappa)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
         """The gradient of V^p passes to V^l with the factor μ; that of eRR is written down in `redundancy`."""
         options = self.options
         if options.plgc_learn_through_mu or options.plgc_redundancy not in ("err", "none"):
             return None
-        local, common = arrays[self.table], arrays[GLOBAL]
-        seen, share = arrays, torch.ones(len(local), 1, 1, dtype=local.dtype, device=local.device)
-        if options.plgc_mixing != "local":
-            share = self._mu(local, common, working)[:, None, None]
-            seen = {**arrays, self.table: torch.lerp(common, local, share)}
+        local, common, share = arrays[self.local], arrays[self.common], self._mu(arrays, working)
+        seen: Tensors = arrays
+        if share is not None:
+            mixed = {SHARE: share} if self.of_base else {self.table: torch.lerp(common, local, share)}
+            seen = {**arrays, **mixed}
 
         def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-            found = {**gradients, self.table: gradients[self.table] * share}
-            if options.plgc_redundancy == "err" and options.plgc_lambda > 0:
-                of_local, of_networks = redundancy_and_slopes(
-                    local, common, arrays, batch.samples, options.plgc_lambda, options.plgc_kappa
-                )
-                found[self.table] += of_local
+            found = dict(gradients)
+            if share is not None and not self.of_base:
+                found[self.table] = found[self.table] * share
+            if options.plgc_redundancy == "err" and options.weight > 0:
+                beside = (arrays, batch.samples, options.weight, options.plgc_kappa)
+                of_local, of_networks = redundancy_and_slopes(local, common, *beside)
+                found[self.local] = found[self.local] + of_local
+                if self.of_base:  # R of exchanged views is Rᵀ, and eq. 19 is the same of it
+                    found[self.common] = found[self.common] + redundancy_and_slopes(common, local, *beside)[0]
                 found |= of_networks
             return found
 
         return seen, pull
 
-    def _mu(self, local: Tensor, common: Tensor, working: Working) -> Tensor:
-        """[k] μ of each user over the whole tables: the rows that are worked on, and the others (eq. 15)."""
-        if self.options.plgc_mixing == "half":
-            return torch.full((len(local),), 0.5, dtype=local.dtype, device=local.device)
+    def _mu(self, arrays: Tensors, working: Working) -> Tensor | None:
+        """[k, 1, 1] μ over the whole tables: the rows that are worked on, and the others (eq. 15); None: no mixing."""
+        local, common = arrays[self.local], arrays[self.common]
+        if self.options.plgc_mixing == "none" or (self.options.plgc_mixing == "local" and not self.of_base):
+            return None
+        if self.options.plgc_mixing in ("half", "local"):
+            share = 0.5 if self.options.plgc_mixing == "half" else 1.0
+            return torch.full((len(local), 1, 1), share, dtype=local.dtype, device=local.device)
         if not self.options.plgc_learn_through_mu:
             local, common = local.detach(), common.detach()
         traces = [
             table.square().sum(dim=(1, 2)) + working.outside[name]
-            for name, table in ((self.table, local), (GLOBAL, common))
+            for name, table in ((self.local, local), (self.common, common))
         ]  # fmt: skip
-        return _share(*traces)
+        return _share(*traces)[:, None, None]

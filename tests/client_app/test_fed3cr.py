@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from client_app.personalization.base import PERSONAL, Working
-from client_app.personalization.fed3cr import centres, complementarity_loss, consistency_loss
+from client_app.personalization.fed3cr import centres, consistency_loss
 from client_app.personalization.fed3cr_alternatives import contrast, distance, information, similarity
+from client_app.personalization.fed3cr_orthogonality import complementarity_loss, cosine_complementarity_loss
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
 
@@ -43,6 +44,45 @@ def test_complementarity_by_hand():
     assert float(complementarity_loss(ROWS, personal)) == pytest.approx(3.75)
 
 
+def test_the_printed_complementarity_is_m_squared_times_ours():
+    """E is a sum over m = 3 items, the loss its square: 9 times that of the mean, so that .1 as printed is .9 here."""
+    generator = torch.Generator().manual_seed(0)
+    views = torch.randn(2, 3, 2, generator=generator, dtype=torch.float64)
+    assert float(complementarity_loss(*views, literal_scale=True)) == pytest.approx(
+        9 * float(complementarity_loss(*views))
+    )
+
+
+def test_cosine_complementarity_by_hand():
+    """C^E = (1, 0, 0) and (0, 2, 0) as columns, V = (3, 4, 0) and (0, 0, 5).
+
+    R = ((3/5, 0), (4/5, 0)), so Σ R² = 1 and L_o = 1/2; of a view and itself with orthogonal columns R = I, L_o = 1.
+    """
+    enhanced = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
+    own = torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
+    assert float(cosine_complementarity_loss(enhanced, own)) == pytest.approx(0.5)
+    assert float(cosine_complementarity_loss(0.01 * enhanced, own * torch.tensor([7.0, 3.0]))) == pytest.approx(0.5)
+    assert float(cosine_complementarity_loss(enhanced, enhanced)) == pytest.approx(1)
+    assert float(cosine_complementarity_loss(enhanced, torch.zeros_like(own))) == 0
+
+
+def test_plain_steps_diverge_with_the_printed_sum_and_not_with_cosines():
+    """d = 1, both views all ones over m items: E = m, and one step of V along β 2 m C^E is V (1 - 2 β m).
+
+    With β = .1 and m = 100 that is -19 V, and every step multiplies again; with cosines a step along C^E - V is none.
+    """
+    ones = torch.ones(100, 1, dtype=torch.float64)
+
+    def stepped(loss):
+        own = ones.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(0.1 * loss(ones, own), own)
+        return (own - slope)[0].item()
+
+    assert stepped(lambda c, v: complementarity_loss(c, v, literal_scale=True)) == pytest.approx(-19)
+    assert stepped(complementarity_loss) == pytest.approx(1 - 0.2 / 100)
+    assert stepped(cosine_complementarity_loss) == pytest.approx(1)
+
+
 def test_orthogonal_views_cost_nothing():
     """Columns of one view are orthogonal to those of the other: items of the one are zero in the other."""
     enhanced = torch.tensor([[1.0, 2.0], [0.0, 0.0]])
@@ -56,6 +96,7 @@ def test_gradients_by_finite_differences(seed):
     views = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
     assert torch.autograd.gradcheck(consistency_loss, views)
     assert torch.autograd.gradcheck(complementarity_loss, views[:2])
+    assert torch.autograd.gradcheck(cosine_complementarity_loss, views[:2])
 
 
 @pytest.mark.parametrize("backend", ["loop", "torch"])

@@ -105,6 +105,7 @@ COMBINATIONS = [
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "fed3cr_enhancement": "none"},
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.7, "fed3cr_beta_o": 0.0, "ace_identity_residual": False},
     {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_literal_scale": True, "fed3cr_beta_o": 0.02},
+    {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_complementarity": "cosines", "fed3cr_beta_o": 0.7},
     {"strategy": "fed3cr", "fed3cr_consistency": "similarity", "fed3cr_complementarity": "information"},
     {"strategy": "fed3cr", "fed3cr_consistency": "contrast", "fed3cr_complementarity": "distance"},
     *({"strategy": base, "personalization": "ace"} for base in ("fedavg", "pfedrec", "fedrap")),
@@ -116,6 +117,18 @@ COMBINATIONS = [
     *(
         {"strategy": "fcf", "personalization": "plgc", "plgc_redundancy": kind}
         for kind in ("au", "duorec", "feddecorr")
+    ),
+    *({"strategy": base, "personalization": "plgc", "plgc_mixing": "none"} for base in ("fcf", "fedrap")),
+    *(
+        {"strategy": "fedrap", "personalization": "plgc", "plgc_tables": "base", **rest}
+        for rest in (
+            {"fedrap_lambda": 0.3, "fedrap_mu": 0.2},
+            {"plgc_mixing": "half", "plgc_redundancy": "none"},
+            {"plgc_mixing": "local"},
+            {"plgc_mixing": "none"},
+            {"plgc_learn_through_mu": True},
+            {"plgc_redundancy": "au", "plgc_lambda_au": 0.3},
+        )
     ),
 ]
 

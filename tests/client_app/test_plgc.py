@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.personalization.base import GLOBAL, Given
+from bouquet.errors import ConfigError
+from client_app.personalization.base import GLOBAL, PERSONAL, Batch, Given
 from client_app.personalization.plgc import cross_correlation, mixing_coefficient, redundancy_loss
+from client_app.personalization.plgc_alternatives import ALTERNATIVES
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
 
@@ -87,3 +89,76 @@ def test_the_share_of_the_local_table_is_a_constant_of_the_gradient(mixing, expe
     torch.testing.assert_close(seen, torch.full_like(seen, 2 - expected))
     (gradient,) = torch.autograd.grad(seen.sum(), local)
     torch.testing.assert_close(gradient, torch.full_like(gradient, expected))
+
+
+def test_before_a_base_method_with_two_tables_these_can_be_mixed():
+    """D = 1 and C = 2 everywhere: μ = 1 / (1 + 4), V = 1/5 · 1 + 4/5 · 2 = 1.8, ∂V/∂D = 1/5, ∂V/∂C = 4/5.
+
+    FedRAP's own terms stay those of C and D: - λ (C - D)² + μ |C| = - .5 · 1 + .25 · 2 = 0 at full strength.
+    """
+    task = make_task(
+        strategy="fedrap", personalization="plgc", plgc_tables="base", plgc_redundancy="none", weight_decay=0.1,
+        fedrap_lambda=0.5, fedrap_mu=0.25, fedrap_schedule="constant",
+    )  # fmt: skip
+    mixing, adding = task.personalizations
+    users = np.arange(len(task.users))
+    working = working_rows(task, users, task.items(), torch.device("cpu"))
+    for name in working.outside:
+        working.outside[name].zero_()
+    own = torch.ones(len(users), task.num_items, 4, dtype=torch.float64, requires_grad=True)
+    common = torch.full_like(own, 2.0, requires_grad=True)
+    arrays = {"item_embedding": common, PERSONAL: own}
+    seen = adding.view(mixing.view(arrays, working), working)
+    torch.testing.assert_close(seen["item_embedding"], torch.full_like(own, 1.8))
+    slopes = torch.autograd.grad(seen["item_embedding"].sum(), (own, common))
+    for slope, share in zip(slopes, (0.2, 0.8), strict=True):
+        torch.testing.assert_close(slope, torch.full_like(own, share))
+    batch = Batch(torch.ones(len(users), task.num_items), torch.zeros(1), torch.full((len(users),), task.num_items))
+    torch.testing.assert_close(adding.penalty(arrays, seen, batch, working), torch.zeros(len(users)).double())
+    assert GLOBAL not in task.frozen
+
+
+@pytest.mark.parametrize("backend", ["loop", "torch"])
+@pytest.mark.parametrize("base", ["fcf", "pfedrec", "fedrap"])
+def test_without_mixing_and_loss_it_is_the_base_method(base, backend):
+    """V^l is replaced by V^g before each round, as without the plug-in; of fedrap with either pair of tables."""
+    expected = outcome(make_task(strategy=base), backend)
+    for tables in ("own", "base") if base == "fedrap" else ("own",):
+        off = {"plgc_mixing": "none", "plgc_redundancy": "none", "plgc_tables": tables}
+        found = outcome(make_task(strategy=base, personalization="plgc", **off), backend)
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_redundancy_reduction_pulls_at_the_common_table_where_that_is_trained():
+    """C of fedrap is trained on the device, so eRR moves it; V^g of the plug-in's own tables is frozen."""
+    plain, reduced = (
+        outcome(make_task(strategy="fedrap", personalization="plgc", plgc_tables="base", plgc_redundancy=kind), "torch")
+        for kind in ("none", "err")
+    )
+    assert all(np.abs(plain[name] - reduced[name]).max() > 1e-4 for name in ("change of item_embedding", PERSONAL))
+
+
+@pytest.mark.parametrize("kind", ["au", "duorec", "feddecorr"])
+def test_each_alternative_has_a_weight_of_its_own(kind):
+    """It is λ where it is 0, goes over λ where it is not, and the other weights are nothing to it."""
+    common = {"strategy": "fcf", "personalization": "plgc", "plgc_redundancy": kind}
+    others = {f"plgc_lambda_{other}": 0.9 for other in ALTERNATIVES if other != kind}
+    settings = ({"plgc_lambda": 0.3}, {"plgc_lambda": 0.8, f"plgc_lambda_{kind}": 0.3, **others}, {"plgc_lambda": 0.8})
+    expected, found, other = (outcome(make_task(**common, **one), "torch") for one in settings)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    assert any(np.abs(other[name] - values).max() > 1e-4 for name, values in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"strategy": "fcf"}, "which is fedrap alone, and this run has fcf"),
+        ({"strategy": "fedrap", "plgc_learning_rate": 1.0}, "whose rate is fedrap-personal-learning-rate"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make_task(personalization="plgc", plgc_tables="base", **settings)
