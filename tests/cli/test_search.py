@@ -21,9 +21,10 @@ from bouquet.experiments.search_file import read_search_file, rows_of
 from bouquet.experiments.search_report import at_edge
 from bouquet.experiments.search_space import Parameter, draw, is_whole, settled, without_search
 from bouquet.experiments.search_study import RowStudy, Trial, open_storage
-from bouquet.experiments.settings import resolve
+from bouquet.experiments.settings import resolve, same_as
 from bouquet.experiments.table_file import cells_of, read_table_file
 from bouquet.extras import is_there
+from bouquet.methods import METHODS, PLUG_INS
 from bouquet.reporting.run_directory import RunDirectory
 from tests.cli.conftest import start
 from tests.cli.test_extras import without
@@ -679,6 +680,80 @@ def test_searches_of_the_project_are_sound(path):
     rows = rows_of(read_search_file(path), path.parent, ['data-dir="/data"'])
     assert {row.settings["data-dir"] for row in rows} == {"/data"}
     assert f"bouquet search configs/search/{path.name}" in path.read_text()
+
+
+# docs/results/protocol.md, "Settings" and "Rounds".
+PROTOCOL = {
+    "learning-rate": Parameter("log-uniform", (0.01, 1.0)),
+    "user-learning-rate": Parameter("log-uniform", (0.1, 10.0)),
+    "local-epochs": Parameter("integer", (1, 5)),
+    "negatives-per-positive": Parameter("integer", (1, 8)),
+    "embedding-size": Parameter("choices", (8, 16, 32, 64)),
+    "server-optimizer": Parameter("choices", ("adam", "sgd")),
+    "server-learning-rate": Parameter(
+        "log-uniform", (0.003, 0.3), condition=("server-optimizer", "adam"), otherwise=1.0
+    ),
+}
+ADAM = {
+    "learning-rate": Parameter("log-uniform", (0.0003, 0.03)),
+    "user-learning-rate": Parameter("log-uniform", (0.1, 10.0), times="learning-rate"),
+}
+SERVER = {"server-optimizer", "server-learning-rate"}
+# What a row cannot have, by its strategy or backbone.
+WITHOUT = {
+    "local": SERVER,
+    "fedca": SERVER,
+    "pfedgraph": SERVER,
+    "hetefedrec": {"embedding-size"},
+    "gru4rec": {"user-learning-rate"},
+}
+# All but the first look at a small scale.
+DECLARED = [path for path in sorted((REPOSITORY / "configs" / "search").glob("*.toml")) if "small" not in path.stem]
+
+
+def declared_rows():
+    return [(path, row) for path in DECLARED for row in rows_of(read_search_file(path), path.parent, [])]
+
+
+@pytest.mark.parametrize("path", DECLARED, ids=lambda path: path.stem)
+def test_declared_searches_have_the_space_and_the_rounds_of_the_protocol(path):
+    search = read_search_file(path)
+    assert (search.trials, search.seed, search.sampler) == (30, 0, "tpe")
+    for row in rows_of(search, path.parent, []):
+        settings = row.settings
+        assert [settings[key] for key in ("num-server-rounds", "evaluate-every", "patience")] == [500, 5, 6]
+        assert (settings["dataset"], settings["train-negatives"]) == ("ml-100k", "honest")
+        left_out = WITHOUT.get(settings["strategy"], set()) | WITHOUT.get(settings["backbone"], set())
+        shared = {key: value for key, value in PROTOCOL.items() if key not in left_out}
+        if settings["optimizer"] == "adam":
+            shared |= ADAM
+        assert {key: row.space.get(key) for key in shared} == shared, row.name
+        assert not left_out & row.space.keys()
+        own = {key for key in row.space if key not in PROTOCOL}
+        methods = (settings["strategy"], settings["personalization"])
+        assert {key for key in own if not key.startswith(methods)} <= {"ace-hidden-layers"}
+
+
+def test_every_private_rate_is_searched_over_what_the_protocol_says():
+    """Wherever a method has such a rate, its rows search it by the same range; a plug-in without a table has none."""
+    rates = {key for key, other in same_as().items() if other == "learning-rate"} - {"user-learning-rate"}
+    rates -= {"ace-learning-rate"}  # of a network that travels
+    assert rates == {"plgc-learning-rate", "fedrap-personal-learning-rate", "fed3cr-personal-learning-rate"}
+    range_ = Parameter("log-uniform", (0.01, 100.0), times="learning-rate")
+    for path, row in declared_rows():
+        has = {key for key in rates if key.startswith((row.settings["strategy"], row.settings["personalization"]))}
+        if row.settings["plgc-tables"] == "base" or row.settings["plgc-mixing"] == "none":
+            has.discard("plgc-learning-rate")
+        assert {key for key in rates if key in row.space} == has, (path.name, row.name)
+        assert all(row.space[key] == range_ for key in has)
+
+
+def test_every_method_that_trains_a_model_has_a_declared_search():
+    """But for those that the papers of this project do not have as rows."""
+    searched = {row.settings["strategy"] for _, row in declared_rows()}
+    searched |= {row.settings["personalization"] for _, row in declared_rows()}
+    trained = {name for name, method in METHODS.items() if method.kind == "gradients"} | set(PLUG_INS)
+    assert trained - searched == {"fedprox", "scaffold"}
 
 
 @needs_optuna
