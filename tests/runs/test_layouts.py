@@ -37,6 +37,21 @@ def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, stra
             np.testing.assert_allclose(last_checkpoint(directory).shared[name], values, atol=2e-5)
 
 
+@pytest.mark.parametrize("setting", [{"plgc_tables": "base"}, {"plgc_mixing": "none"}])
+def test_plgc_on_the_tables_of_its_base_is_the_same_on_every_layout(tmp_path, setting):
+    """The local table is fedrap's own, or the common one: no table of the plug-in's is kept, and none travels."""
+    given = {**method("fedrap+plgc"), "fedrap_personal_learning_rate": 1.0, "optimizer": "sgd", **setting}
+    one, many = (run_here(tmp_path / str(nodes), small_settings(tmp_path, **given), nodes) for nodes in (1, 40))
+    assert {path.name for path in (tmp_path / "1").rglob("*_embedding.npy")} == {
+        "user_embedding.npy", "personal_item_embedding.npy"
+    }  # fmt: skip
+    found, expected = last_checkpoint(many).shared, last_checkpoint(one).shared
+    np.testing.assert_allclose(found["item_embedding"], expected["item_embedding"], atol=2e-5)
+    assert many.read_summary()["test"]["full"]["NDCG@10"] == pytest.approx(
+        one.read_summary()["test"]["full"]["NDCG@10"], abs=1e-5
+    )
+
+
 def test_other_layouts_of_users_do_not_matter_either(tmp_path):
     by_size = run_here(tmp_path / "a", small_settings(tmp_path, partition="by-size"), 5)
     alone = run_here(tmp_path / "b", small_settings(tmp_path, partition="one-per-node"), 40)
