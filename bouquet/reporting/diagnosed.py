@@ -81,9 +81,11 @@ def write_picture(path: Path, told: Mapping[str, Any]) -> bool:
     except ImportError:
         print(f"{missing('matplotlib')} There is no {path.name}.", file=sys.stderr)
         return False
-    picture = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
-    for axes, draw in zip(np.atleast_1d(picture.subplots(1, len(panels))), panels, strict=True):
-        draw(axes, told)
+    across = min(4, len(panels))
+    down = -(-len(panels) // across)
+    picture = Figure(figsize=(4.6 * across, 3.6 * down), layout="constrained")
+    for number, draw in enumerate(panels, start=1):
+        draw(picture.add_subplot(down, across, number), told)
     image = BytesIO()
     picture.savefig(image, format="png", dpi=120, metadata={"Software": None})
     write_atomically(path, image.getvalue(), private=True)

@@ -9,11 +9,12 @@ from safetensors.numpy import load_file
 from bouquet.cli.diagnose import diagnose_command, run_and_diagnose
 from bouquet.errors import ConfigError
 from bouquet.evaluation import information_abundance, on_a_plane
+from bouquet.experiments.settings import literal
 from bouquet.randomness import user_keys
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.diagnostics import BINS, GROUPS, Diagnosis
 from client_app.node.host import host_of
-from tests.runs.helpers import last_checkpoint, pairs, run_here, small_settings
+from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
 METHODS = {
     "fcf": {"strategy": "fcf"},
@@ -129,7 +130,7 @@ def test_settings_make_the_run_first(tmp_path):
     """One command gives what a run and a look give; a folder that has a run is not run again."""
     settings = small_settings(tmp_path, num_server_rounds=2, learning_rate=1.0, strategy="fcf")
     here = tmp_path / "both"
-    run_and_diagnose(here, "", None, pairs(settings)[1:], 1, "local")
+    run_and_diagnose(here, "", None, [f"{key}={literal(value)}" for key, value in settings.items()], 1, "local")
     apart = run_here(tmp_path / "apart", settings, 1)
     found = RunDirectory(here).read_json("diagnostics.json")
     np.testing.assert_allclose(numbers(found["users"]), numbers(told_of(apart)["users"]))
