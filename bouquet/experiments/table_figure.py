@@ -87,7 +87,7 @@ def write_figure(table: TableFile, results: Sequence[RowResult], columns: Sequen
     for axes, column in zip(panels, columns, strict=True):
         _draw(axes, [point for point in points if point.column == column], table, column)
     handles, names = panels[0].get_legend_handles_labels()
-    picture.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), frameon=False)
+    picture.legend(handles, names, loc="outside lower center", ncols=min(4, len(columns), len(names)), frameon=False)
     image = io.BytesIO()
     # The same points give the same file: no time of day, no version of the library in it.
     picture.savefig(image, format="png", dpi=120, metadata={"Software": None})
