@@ -262,6 +262,7 @@ ALLOWED = {
     ("models/centralized/__init__.py", "ials"): "the row",
     ("bouquet/methods/fed3cr.py", "ace"): "a value of fed3cr-enhancement: the plug-in is a part of this method",
     ("client_app/personalization/fed3cr.py", "ace"): "the same",
+    ("bouquet/methods/plgc.py", "fedrap"): "the one method whose own two tables it can mix",
     **{("bouquet/methods/local.py", name): "what to choose instead" for name in ("fcf", "fedavg", "fedrap", "pfedrec")},
 }
 
