@@ -41,6 +41,20 @@ def test_a_difference_by_hand():
     assert found.interval == pytest.approx((2 - reach, 2 + reach))
 
 
+def test_degrees_are_never_fewer_than_those_of_the_seeds():
+    """Differences of users are .5 for everybody: nothing over users.
+
+    Seed means of both rows are 0 and 1/3, their variance 1/18; rests are ± (1/3, -1/6, -1/6), squares 1/3, s²(e) = 1/6,
+    over 3 users 1/18. All of it is taken out again: V and Satterthwaite's degrees would be about 0.
+    """
+    row = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    whole, noise = 1 / 18, (1 / 3) / 2 / 3
+    assert whole == pytest.approx(noise)
+    a = row + np.array([[0.0], [1e-6]])
+    _, degrees = standard_error(a, a - 0.5)
+    assert degrees == 1.0
+
+
 def test_one_seed_says_nothing_of_another():
     """One seed of a row that depends on it: the test over users, which says so. Without any dependence that is all."""
     first, other = np.array([1.0, 1.0, 1.0, 0.0]), np.zeros(4)
