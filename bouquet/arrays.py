@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.errors import WireError
-from bouquet.randomness import Purpose, Words, draw, generator, normals, streams, uniforms
+from bouquet.ragged import Ragged
+from bouquet.randomness import Purpose, Words, draw, generator, normals, some_normals, streams, uniforms
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
@@ -145,9 +146,7 @@ def initial_shared(specs: Specs, seed: int) -> Arrays:
 
 def initial_private(name: str, spec: ArraySpec, seed: int, users: Words) -> Array:
     """Initial values of a private array for the users with these keys: [k, *shape]."""
-    # The name is hashed into the seed, so that two private arrays of a user do not start alike.
-    salt = int(generator(seed, 0, Purpose.PRIVATE_INIT, name).integers(2**63))
-    source = streams(salt, users, 0, Purpose.PRIVATE_INIT)
+    source = _private_streams(name, seed, users)
     found = np.zeros((len(users), spec.size), dtype=np.float32)
     step = max(1, _DRAWN // max(spec.size, 1))
     for start in range(0, len(users), step):
@@ -157,3 +156,31 @@ def initial_private(name: str, spec: ArraySpec, seed: int, users: Words) -> Arra
         elif spec.init == "uniform":
             part[:] = spec.scale * (2.0 * uniforms(draw(some[:, None], np.arange(spec.size)[None, :])) - 1.0)
     return found.reshape(len(users), *spec.shape)
+
+
+def initial_private_rows(name: str, spec: ArraySpec, seed: int, users: Words, rows: Ragged) -> Array:
+    """Some rows of `initial_private`, to the last digit, without the others.
+
+    Args:
+        rows: [k] rows of the first axis that are wanted of each of the users.
+    Returns:
+        [nnz, …], one user after another.
+    """
+    width = math.prod(spec.shape[1:])
+    found = np.zeros((len(rows.values), width), dtype=np.float32)
+    if spec.init != "zeros" and len(found):
+        source = np.repeat(_private_streams(name, seed, users), width * rows.lengths)
+        counter = (rows.values.astype(np.int64)[:, None] * width + np.arange(width)).reshape(-1)
+        if spec.init == "normal":
+            values = spec.scale * some_normals(source, counter, spec.size)
+        else:
+            values = spec.scale * (2.0 * uniforms(draw(source, counter)) - 1.0)
+        found[:] = values.reshape(found.shape)
+    return found.reshape(len(found), *spec.shape[1:])
+
+
+def _private_streams(name: str, seed: int, users: Words) -> Words:
+    """[k] the stream of a private array of each user."""
+    # The name is hashed into the seed, so that two private arrays of a user do not start alike.
+    salt = int(generator(seed, 0, Purpose.PRIVATE_INIT, name).integers(2**63))
+    return streams(salt, users, 0, Purpose.PRIVATE_INIT)

@@ -44,7 +44,7 @@ def update_bytes(specs: Specs, touched: NDArray[np.float64]) -> float:
 
 
 def expected_rows(
-    sizes: NDArray[np.integer], num_items: int, negatives_per_positive: int, options: TrainingOptions
+    sizes: NDArray[np.integer], num_items: int, negatives_per_positive: float, options: TrainingOptions
 ) -> NDArray[np.float64]:
     """[k] how many rows of a table by item a round of training changes, for users with so many training items.
 

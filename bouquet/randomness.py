@@ -199,11 +199,31 @@ def uniforms(bits: Words) -> NDArray[np.float64]:
 def normals(stream: Streams, count: int) -> NDArray[np.float64]:
     """[k, count] standard normal numbers of each stream (Box-Muller)."""
     pairs = (count + 1) // 2
-    counters = np.arange(2 * pairs)
-    uniform = uniforms(draw(stream[:, None], counters[None, :]))
-    radius = np.sqrt(-2.0 * np.log1p(-uniform[:, :pairs]))
-    angle = 2.0 * np.pi * uniform[:, pairs:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :count]
+    return np.concatenate(_pairs(stream[:, None], np.arange(pairs)[None, :], pairs), axis=1)[:, :count]
+
+
+def _pairs(
+    stream: Streams, pair: NDArray[np.integer], pairs: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Numbers `pair` and `pairs + pair` of the normal numbers of each stream; the arguments broadcast."""
+    radius = np.sqrt(-2.0 * np.log1p(-uniforms(draw(stream, pair))))
+    angle = 2.0 * np.pi * uniforms(draw(stream, pairs + pair))
+    return radius * np.cos(angle), radius * np.sin(angle)
+
+
+def some_normals(stream: Streams, counter: NDArray[np.integer], count: int) -> NDArray[np.float64]:
+    """Single numbers out of `normals(stream, count)`, to the last digit.
+
+    Args:
+        stream: [n] the stream of each number.
+        counter: [n] which number of its stream, below `count`.
+    Returns:
+        [n].
+    """
+    pairs = (count + 1) // 2
+    second = counter >= pairs
+    by_cosine, by_sine = _pairs(stream, np.where(second, counter - pairs, counter), pairs)
+    return np.where(second, by_sine, by_cosine)
 
 
 def laplace(stream: Streams, count: int, scale: float) -> NDArray[np.float64]:

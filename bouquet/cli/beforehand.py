@@ -157,5 +157,8 @@ def _refuse_disk(strategy: BaseStrategy, all_users: Node, states: Path, director
     place = directory.path if one_disk else states
     needed[place] = needed.get(place, 0) + state
     for folder, count in needed.items():
-        advice = "take fewer users (max-users), a smaller embedding-size, or another disk (out, state-dir)."
+        advice = (
+            "take fewer users (max-users), a smaller fraction-train, a smaller embedding-size, or another disk (out, "
+            "state-dir)."
+        )
         refuse_disk(count, folder, about(strategy)[0], advice)

@@ -20,6 +20,7 @@ from bouquet.config import Settings, lookup
 from bouquet.errors import WireError
 from bouquet.methods import METHODS
 from bouquet.packed import PackedArray
+from bouquet.ragged import Ragged
 from bouquet.randomness import Words
 from bouquet.wire import EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
 from client_app.personalization import device_methods
@@ -85,14 +86,17 @@ class Prefixes:
         self._state = state
         self._part = {name: tuple(slice(0, size) for size in spec.shape) for name, spec in specs.items()}
 
-    def read(self, positions: NDArray[np.int64], versions: NDArray[np.int64], but: Collection[str] = ()) -> Values:
-        """As `PrivateState.read`."""
+    def read(
+        self, positions: NDArray[np.int64], versions: NDArray[np.int64], but: Collection[str] = (),
+        only: Ragged | None = None,
+    ) -> Values:  # fmt: skip
+        """As `PrivateState.read`; nothing is kept by rows."""
         whole = self._state.read(positions, versions, but)
         return {name: np.ascontiguousarray(whole[name][:, *part]) for name, part in self._part.items()}
 
     def write(
         self, positions: NDArray[np.int64], round_: int, versions: NDArray[np.int64], kept: NDArray[np.int64],
-        values: Values, started: Arrays | None = None, own_rows: OwnRows | None = None,
+        values: Values, started: Arrays | None = None, own_rows: OwnRows | None = None, touched: Ragged | None = None,
     ) -> None:  # fmt: skip
         """As `PrivateState.write`; what lies behind the group's size stays as it was."""
         whole = self._state.read(positions, versions)

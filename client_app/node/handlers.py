@@ -14,17 +14,17 @@ from bouquet.arrays import Arrays
 from bouquet.errors import WireError
 from bouquet.evaluation.metrics import PARTS
 from bouquet.packed import by_entry
-from bouquet.ragged import follow_one_another
+from bouquet.ragged import Ragged, follow_one_another, one_after_another
 from bouquet.wire import WITHIN, EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
 from client_app.node.attacks import lies, lying_among
 from client_app.node.groups import Prefixes, join_evaluation, join_training, split, split_by_origin
 from client_app.node.host import Host
 from client_app.node.protection import limited, protect
-from client_app.node.tasks import after, local_task, rank, training_of, tune
+from client_app.node.tasks import after, local_task, negatives_of, rank, training_of, tune
 from client_app.node.updates import RowsCollector, SumCollector
 from client_app.personalization.base import Changes, Given
 from client_app.state.private import PrivateState, Values
-from client_app.state.row_overrides import OwnRows
+from client_app.state.row_overrides import OwnRows, touched_rows
 from client_app.training import LocalTask
 
 # Private arrays of this many bytes are held in memory at once.
@@ -85,12 +85,16 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
     told = Told(request.reports)
     left_out: dict[int, str] = {}
     limit = limit_of(host, request)
+    by_rows = isinstance(state, PrivateState) and bool(state.by_rows)
     for block in blocks_of(host, request.shared, len(asked)):
         positions, known_as = asked[block], request.users[block]
         users = host.histories.users[positions]
-        given = given_to(host, request, state, block, positions, "start")
+        negatives = negatives_of(host, positions, request.round)
+        # A table that is kept by rows is only read, and only changed, where the user has samples.
+        samples = one_after_another(host.histories.train.take(positions), negatives) if by_rows else None
+        given = given_to(host, request, state, block, positions, "start", samples)
         collector = collector or _collector(host, request, given)
-        task = local_task(host, given, positions, request.round)
+        task = local_task(host, given, positions, request.round, negatives=negatives)
         made: list[Changes] = []
         within = np.zeros(len(users), dtype=bool)
         for changes in backend(task):
@@ -102,7 +106,7 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
                 left_out |= {int(known_as[changes.users[place]]): reason for place, reason in diverged.items()}
                 fit[block.start + changes.users[list(diverged)]] = False
                 changes = changes.take(np.flatnonzero(fit[block.start + changes.users]))
-            if judged or host.tuned:
+            if judged or host.tuned or by_rows:
                 made.append(changes)
             for method in host.methods:
                 changes = method.disguise(changes, given, users, request.round, host.draws)
@@ -132,7 +136,8 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
         started = {name: given.shared[name] for name in host.tuned}
         tuned = OwnRows.after(started, made) if started else None
         versions, kept_versions = request.versions[block][kept], request.kept[block][kept]
-        state.write(positions, request.round, versions, kept_versions, given.own, started, tuned)
+        touched = touched_rows(made, len(positions)) if by_rows else None
+        state.write(positions, request.round, versions, kept_versions, given.own, started, tuned, touched)
     if collector is None:
         raise WireError("no user is asked to train")
     reply, reports = collector.reply(request.users, np.flatnonzero(fit)), told.stacked()
@@ -169,12 +174,12 @@ def _state_of_all(host: Host, request: TrainRequest | EvaluateRequest) -> Privat
 
 def given_to(
     host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
-    positions: NDArray[np.int64], purpose: Literal["start", "deploy"],
+    positions: NDArray[np.int64], purpose: Literal["start", "deploy"], only: Ragged | None = None,
 ) -> Given:  # fmt: skip
-    """What some users start training from, or recommend with."""
+    """What some users start training from, or recommend with; `only` as of `PrivateState.read`."""
     unread = unread_at_start(host) if purpose == "start" else frozenset[str]()
     versions = request.versions[block]
-    given = Given(request.shared, state.read(positions, versions, unread))
+    given = Given(request.shared, state.read(positions, versions, unread, only))
     personal = {name: values[block] for name, values in request.personal.items()}
     if personal and not host.methods:
         raise WireError(f"the device has no use for arrays of single users such as '{next(iter(personal))}'")

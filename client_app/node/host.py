@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import ArraySpec, initial_private, initial_shared
+from bouquet.arrays import ArraySpec, initial_private, initial_private_rows, initial_shared
 from bouquet.config import RunConfig, Scalar, Settings, parsed
 from bouquet.errors import ConfigError
 from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.methods import METHODS
+from bouquet.needs import expected_rows
+from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, SeededDraws, Words
 from bouquet.sealing import Seal
 from bouquet.secret_draws import SecretDraws
@@ -25,7 +27,12 @@ from client_app.personalization import check_order
 from client_app.personalization.base import Personalization
 from client_app.state.folders import StateFolders
 from client_app.state.private import PrivateState
+from client_app.training.threads import spread
 from models import Backbone
+
+# Private tables are kept by rows where those of all users would take more than this, and a round touches a smaller
+# share of their rows than that. Others are kept whole: they are read as they are, and nothing of them is drawn again.
+WHOLE_BYTES, FEW_ROWS = 4e9, 0.05
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,20 @@ class Host:
         own = {name: spec for name, spec in self.model_specs.items() if name not in shared or name in self.kept}
         return {**specs, **own}
 
+    def by_rows(self, shared: Mapping[str, object]) -> frozenset[str]:
+        """The private tables of which the rows that training has touched are kept; as `private_specs`."""
+        if self.groups or len(self.methods) > 1 or self.config.weight_decay > 0:
+            return frozenset()
+        specs = {name: spec for name, spec in self.private_specs(shared).items() if spec.by_item}
+        if self.methods:
+            specs = {name: spec for name, spec in specs.items() if name in self.methods[0].by_rows}
+        histories, negatives = self.histories, self.config.negatives_per_positive
+        everyone = len(histories.users) * (1 if self.place.durable else histories.num_partitions)
+        if everyone * sum(4 * spec.size for spec in specs.values()) <= WHOLE_BYTES:
+            return frozenset()
+        touched = expected_rows(histories.train.lengths, histories.num_items, negatives, self.config)
+        return frozenset(specs) if touched.mean() < FEW_ROWS * histories.num_items else frozenset()
+
     @cached_property
     def folders(self) -> StateFolders:
         """Where the private state of the hosted users is."""
@@ -143,12 +164,28 @@ class Host:
 
     def state(self, series: str, shared: Mapping[str, object]) -> PrivateState:
         """The private state of the hosted users in one run series."""
-        specs = self.private_specs(shared)
+        specs, seed = self.private_specs(shared), self.config.seed
+
+        @cache
+        def alike(name: str) -> NDArray[np.float32]:
+            return initial_shared({name: self.model_specs[name]}, seed)[name]
 
         def initial(name: str, positions: NDArray[np.int64]) -> NDArray[np.float32]:
             if name in self.model_specs:  # all users start alike
-                return initial_shared({name: self.model_specs[name]}, self.config.seed)[name][None]
-            return initial_private(name, specs[name], self.config.seed, self.histories.users[positions])
+                return alike(name)[None]
+            users = self.histories.users[positions]
+            values = np.empty((len(users), *specs[name].shape), np.float32)
+
+            def work(begin: int, end: int) -> None:
+                values[begin:end] = initial_private(name, specs[name], seed, users[begin:end])
+
+            spread(work, np.arange(len(users) + 1))
+            return values
+
+        def initial_rows(name: str, positions: NDArray[np.int64], rows: Ragged) -> NDArray[np.float32]:
+            if name in self.model_specs:
+                return alike(name)[rows.values]
+            return initial_private_rows(name, specs[name], seed, self.histories.users[positions], rows)
 
         return PrivateState(
             self.folders.of_node(series),
@@ -159,6 +196,8 @@ class Host:
             self.place.durable,
             self.seal,
             self.tuned,
+            self.by_rows(shared),
+            initial_rows,
         )
 
 

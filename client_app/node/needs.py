@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -68,8 +69,9 @@ def refuse_missing_device(config: RunConfig) -> None:
 def state_bytes(host: Host, shared: Mapping[str, object]) -> float:
     """Bytes of the private state of the hosted users on the disk, when only `shared` arrays travel to all.
 
-    Three versions of each user, or two where no checkpoint is gone back to; of own versions of common tables only the
-    rows that training touches, and the tables that they are from. With decoys, as much again for what the server sees.
+    Three versions of each user, or two where no checkpoint is gone back to, and none of a user who has not trained; of
+    own versions of common tables only the rows that training touches, and the tables that they are from; of tables that
+    are kept by rows those that all rounds have touched. With decoys, as much again for what the server sees.
     """
     if host.shown is not host:
         return _state_bytes(host.shown, shared) + _state_bytes(host, shared)
@@ -78,13 +80,24 @@ def state_bytes(host: Host, shared: Mapping[str, object]) -> float:
 
 def _state_bytes(host: Host, shared: Mapping[str, object]) -> float:
     config, users = host.config, len(host.histories.users)
-    checkpoints = 0 < config.checkpoint_every < config.num_server_rounds
-    versions = min(config.num_server_rounds, SLOTS if checkpoints else SLOTS - 1)
-    total = float(users * bytes_of(private_specs(host, shared)))
+    rounds = config.num_server_rounds
+    checkpoints = 0 < config.checkpoint_every < rounds
+    versions = trained_at_least(SLOTS if checkpoints else SLOTS - 1, rounds, config.fraction_train)
+    specs, by_rows = private_specs(host, shared), host.by_rows(shared)
+    total = float(users * bytes_of({name: spec for name, spec in specs.items() if name not in by_rows}))
+    if by_rows:
+        tables = {name: specs[name] for name in by_rows}
+        total += update_bytes(tables, _touched(host, rounds * config.fraction_train)) + len(tables) * users * _PIECE
     if host.tuned:
         total += update_bytes(host.tuned, _touched(host)) + users * _PIECE
         total += bytes_of(host.tuned)
-    return versions * total
+    return sum(versions) * total
+
+
+def trained_at_least(times: int, rounds: int, fraction: float) -> list[float]:
+    """For 1, 2, … `times` the share of users who train so often in so many rounds with this fraction of all users."""
+    exactly = [math.comb(rounds, k) * fraction**k * (1 - fraction) ** (rounds - k) for k in range(min(times, rounds))]
+    return [max(0.0, 1 - sum(exactly[: k + 1])) for k in range(len(exactly))]
 
 
 def round_bytes(host: Host, returning: Specs, rows: bool, nodes: int) -> float:
@@ -123,7 +136,7 @@ def refuse_full_disk(host: Host, series: str, shared: Mapping[str, object]) -> N
         sharing * state_bytes(host, shared),
         folder,
         f"The private state of {users * sharing:,} users",
-        "take another disk (state-dir), fewer users on this node, or a smaller embedding-size.",
+        "take another disk (state-dir), fewer users on this node, a smaller fraction-train or embedding-size.",
     )
 
 
@@ -132,8 +145,10 @@ def private_specs(host: Host, shared: Mapping[str, object]) -> Specs:
     return host.private_specs(host.model_specs if host.groups and shared else shared)
 
 
-def _touched(host: Host) -> np.ndarray:
+def _touched(host: Host, rounds: float = 1) -> np.ndarray:
+    """[k] rows that each user has touched after so many trainings."""
     histories, config = host.histories, host.config
     if any(method.whole_table for method in host.methods):
         return np.full(len(histories.users), float(histories.num_items))
-    return expected_rows(histories.train.lengths, histories.num_items, config.negatives_per_positive, config)
+    negatives = rounds * config.negatives_per_positive
+    return expected_rows(histories.train.lengths, histories.num_items, negatives, config)

@@ -42,9 +42,14 @@ def training_of(host: Host) -> Backend:
 
 
 def local_task(
-    host: Host, given: Given, positions: NDArray[np.int64], round_: int, options: TrainingOptions | None = None
-) -> LocalTask:
-    """One round of local training for some hosted users, from what they were given."""
+    host: Host, given: Given, positions: NDArray[np.int64], round_: int, options: TrainingOptions | None = None,
+    negatives: Ragged | None = None,
+) -> LocalTask:  # fmt: skip
+    """One round of local training for some hosted users, from what they were given.
+
+    Args:
+        negatives: what `negatives_of` gives, where it is known already.
+    """
     methods = tuple(method for method in host.methods if method.in_loss)
     # What is kept for another purpose than the loss, such as the aggregate under a disguise, takes no part in training.
     read = frozenset[str]().union(*(method.fixed for method in methods))
@@ -55,7 +60,7 @@ def local_task(
         round=round_,
         draws=host.draws,
         positives=host.histories.train.take(positions),
-        negatives=_negatives(host, positions, round_),
+        negatives=negatives_of(host, positions, round_) if negatives is None else negatives,
         shared=given.shared,
         private=given.own,
         reported=given.reported,
@@ -148,7 +153,8 @@ def _noting_unfit(score: ScoreBlock, fit: NDArray[np.bool_]) -> ScoreBlock:
     return scores
 
 
-def _negatives(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
+def negatives_of(host: Host, positions: NDArray[np.int64], round_: int) -> Ragged:
+    """[k] rows of items that some hosted users are trained against in a round."""
     histories, options = host.histories, host.config
     positives = histories.train.take(positions)
     forbidden = positives if options.train_negatives == "honest" else histories.whole.take(positions)

@@ -230,6 +230,8 @@ class Personalization:
         replaced: those among them that training starts from without the user's own version.
         tuned: common tables, by item, that the user trains from as they come and recommends with as its training left
             them; a plug-in that keeps versions of a table for its own purpose goes before.
+        by_rows: its private arrays by item of which training, from `start` on, reads and changes the rows that are
+            worked on and no others, so that all that was never among them is as it was drawn.
         rates: learning rates of arrays that do not take the run's, by name.
         whole_table: a loss reads or moves every row, so all rows are worked on.
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
@@ -244,6 +246,7 @@ class Personalization:
     kept: frozenset[str] = frozenset()
     replaced: frozenset[str] = frozenset()
     tuned: frozenset[str] = frozenset()
+    by_rows: frozenset[str] = frozenset()
     whole_table = False
     norms_of: tuple[str, ...] = ()
     tuning: Tuning | None = None

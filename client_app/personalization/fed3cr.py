@@ -87,6 +87,11 @@ class EnhancedConsensus(Personalization):
         return ranked or (self.options.fed3cr_beta_o > 0 and self.options.fed3cr_complementarity not in COMPLEMENTARITY)
 
     @property
+    def by_rows(self) -> frozenset[str]:  # type: ignore[override]
+        """A user's own table, where no constraint moves all of it."""
+        return frozenset() if self.whole_table else frozenset({PERSONAL})
+
+    @property
     def _with_alternatives(self) -> bool:
         options = self.options
         other = options.fed3cr_beta_a > 0 and options.fed3cr_consistency in CONSISTENCY

@@ -34,6 +34,7 @@ class AdditiveTable(Personalization):
     """The table that a user sees is the sum of the common one and its own."""
 
     options: FedRAPOptions
+    by_rows = frozenset({PERSONAL})
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)

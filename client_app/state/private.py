@@ -9,7 +9,9 @@ The server says which version it goes on from (`bouquet.wire`). Three are what t
 come back to, the one that the newest started from, and the newest.
 
 Of common tables of which every user has a version of its own, only the rows that training touched are kept, and which
-common tables the others are from (`client_app.state.base_tables`).
+common tables the others are from (`client_app.state.base_tables`). Private tables can be kept by rows, too: a row that
+no training has touched is its initial value, which is drawn again whenever it is wanted. A folder goes on as it was
+begun.
 
 With a key, rows and index are sealed (`bouquet.sealing`) in files of their own; state from before the key was given is
 taken over with the first write.
@@ -37,16 +39,19 @@ from bouquet.randomness import Words
 from bouquet.sealing import Seal
 from client_app.state.base_tables import Origins
 from client_app.state.row_files import SLOTS, Place, PlainRows, Row, Rows, SealedRows, checksum
-from client_app.state.row_overrides import OwnRows
+from client_app.state.row_overrides import OwnRows, either
 
 _FORMAT = "2"
 _INDEX, _SEALED_INDEX = "index.safetensors", "index.sealed"
 
 # The file of own rows of common tables: which items, int32 among float32, and their rows in each of the tables.
 _OWN = "own_rows"
+# After the name of a private table: the same file of the rows of this table that training has touched.
+_ROWS = ".rows"
 
 Values = dict[str, NDArray[np.float32]]
 Initial = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
+InitialRows = Callable[[str, NDArray[np.int64], Ragged], NDArray[np.float32]]
 
 
 class PrivateState:
@@ -61,6 +66,8 @@ class PrivateState:
         durable: force every version to the disk before it counts, for devices that can lose power.
         seal: encrypts everything; None: files are plain.
         tuned: the common tables, by item, of which every user has a version of its own.
+        by_rows: the private arrays, by item, of which a new folder keeps the rows that training has touched.
+        initial_rows: (name, positions [k], rows of items [k]) -> [nnz, …], those rows of what `initial` gives.
     Raises:
         StateError: the files are damaged, belong to other users, arrays or another series, or are encrypted and no key
             or another one is given.
@@ -76,41 +83,55 @@ class PrivateState:
         durable: bool = False,
         seal: Seal | None = None,
         tuned: Specs | None = None,
+        by_rows: Collection[str] = (),
+        initial_rows: InitialRows | None = None,
     ) -> None:
         self.folder, self.series, self.users, self.specs = folder, series, users, dict(sorted(specs.items()))
-        self._initial, self._durable, self._seal = initial, durable, seal
+        self._initial, self._initial_rows = initial, initial_rows or _rows_of_whole(initial)
+        self._durable, self._seal = durable, seal
         self._tuned = dict(sorted((tuned or {}).items()))
-        self._shapes = {name: spec.shape for name, spec in self.specs.items()}
-        if tuned:
-            num_items = next(iter(tuned.values())).shape[0]
-            self._shapes[_OWN] = (num_items + sum(spec.size for spec in tuned.values()),)
-        self._rounds = np.zeros((SLOTS, len(users)), dtype=np.int32)
-        self._checksums = np.zeros((len(self._shapes), SLOTS, len(users)), dtype=np.uint32)
-        self._touched = np.zeros((SLOTS, len(users)), dtype=np.int32)
-        self._started = np.zeros((SLOTS, len(users)), dtype=np.uint64)
-        self._written = False
         self._origins = Origins(folder, series, durable, seal)
-        self._rows = {name: self._rows_of(name, seal) for name in self._shapes}
+        self._written = False
         if not seal and (sealed := self.folder / _SEALED_INDEX).exists():
             raise StateError(f"{sealed} is encrypted; give this node its key.")
-        if self._index.exists():
-            self._load_index(self._index, seal)
-        elif seal and (plain := self.folder / _INDEX).exists():
-            # Written before this node had a key.
-            self._load_index(plain, None)
+        plain = self.folder / _INDEX
+        taken_over = bool(seal) and not self._index.exists() and plain.exists()  # written before this node had a key
+        path = plain if taken_over else self._index
+        found = self._open_index(path, None if taken_over else seal) if path.exists() else None
+        there = found[0].get("arrays", "").split(",") if found else [name + _ROWS for name in by_rows]
+        self.by_rows = frozenset(name for name in self.specs if name + _ROWS in there)
+        # By file of rows: the tables that these are of.
+        self._tables = {name + _ROWS: {name: self.specs[name]} for name in sorted(self.by_rows)}
+        self._tables |= {_OWN: self._tuned} if self._tuned else {}
+        self._shapes = {name: spec.shape for name, spec in self.specs.items() if name not in self.by_rows}
+        for file, tables in self._tables.items():
+            num_items = next(iter(tables.values())).shape[0]
+            self._shapes[file] = (num_items + sum(spec.size for spec in tables.values()),)
+        self._rounds = np.zeros((SLOTS, len(users)), dtype=np.int32)
+        self._checksums = np.zeros((len(self._shapes), SLOTS, len(users)), dtype=np.uint32)
+        self._touched = {file: np.zeros((SLOTS, len(users)), dtype=np.int32) for file in self._tables}
+        self._started = np.zeros((SLOTS, len(users)), dtype=np.uint64)
+        self._rows = {name: self._rows_of(name, seal) for name in self._shapes}
+        if found:
+            self._take_index(path, *found)
+        if taken_over:
             self._take_over()
 
     @property
     def _index(self) -> Path:
         return self.folder / (_SEALED_INDEX if self._seal else _INDEX)
 
-    def read(self, positions: NDArray[np.int64], versions: NDArray[np.int64], but: Collection[str] = ()) -> Values:
+    def read(
+        self, positions: NDArray[np.int64], versions: NDArray[np.int64], but: Collection[str] = (),
+        only: Ragged | None = None,
+    ) -> Values:  # fmt: skip
         """The values of given versions.
 
         Args:
             positions: [k] which of the users.
             versions: [k] the round that each user's version was written in; 0: the initial values.
             but: names of arrays that are not wanted.
+            only: [k] rows that are wanted of tables that are kept by rows, whose other rows may then be zeros.
         Returns:
             name -> [k, …] float32.
         Raises:
@@ -120,6 +141,9 @@ class PrivateState:
         values = {}
         for name in self.specs:
             if name in but:
+                continue
+            if name in self.by_rows:
+                values[name] = self._table(name, positions, slots, known, only)
                 continue
             values[name] = np.empty((len(positions), *self.specs[name].shape), dtype=np.float32)
             if not known.all():
@@ -146,13 +170,32 @@ class PrivateState:
 
     def own_rows(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> OwnRows:
         """The rows in which the users' own versions of common tables differ from these. As `read`."""
-        slots, known = self._slots(positions, versions)
-        lengths = np.where(known, self._touched[slots, positions], 0)
+        return self._stored_rows(_OWN, positions, *self._slots(positions, versions))
+
+    def _stored_rows(
+        self, file: str, positions: NDArray[np.int64], slots: NDArray[np.int64], known: NDArray[np.bool_]
+    ) -> OwnRows:
+        """What a file of rows has of some versions."""
+        lengths = np.where(known, self._touched[file][slots, positions], 0)
         rows = Ragged.from_lengths(lengths, np.empty(lengths.sum(), np.int32))
-        width = {name: spec.shape[1:] for name, spec in self._tuned.items()}
+        width = {name: spec.shape[1:] for name, spec in self._tables[file].items()}
         found = OwnRows(rows, {name: np.empty((len(rows.values), *width[name]), np.float32) for name in width})
-        self._read(_OWN, slots, positions, _stored(found), known)
+        self._read(file, slots, positions, _stored(found), known)
         return found
+
+    def _table(
+        self, name: str, positions: NDArray[np.int64], slots: NDArray[np.int64], known: NDArray[np.bool_],
+        only: Ragged | None,
+    ) -> NDArray[np.float32]:  # fmt: skip
+        """[k, m, …] a table that is kept by rows: the initial one, or `only` some rows of it, and what was touched."""
+        if only is None:
+            values = np.empty((len(positions), *self.specs[name].shape), dtype=np.float32)
+            values[:] = self._initial(name, positions)
+        else:
+            values = np.zeros((len(positions), *self.specs[name].shape), dtype=np.float32)
+            values[only.row_of_value, only.values] = self._initial_rows(name, positions, only)
+        self._stored_rows(name + _ROWS, positions, slots, known).put(name, values)
+        return values
 
     def _slots(
         self, positions: NDArray[np.int64], versions: NDArray[np.int64]
@@ -182,7 +225,7 @@ class PrivateState:
 
     def write(
         self, positions: NDArray[np.int64], round_: int, versions: NDArray[np.int64], kept: NDArray[np.int64],
-        values: Values, started: Arrays | None = None, own_rows: OwnRows | None = None,
+        values: Values, started: Arrays | None = None, own_rows: OwnRows | None = None, touched: Ragged | None = None,
     ) -> None:  # fmt: skip
         """Write a version of some users; it counts after `commit`.
 
@@ -194,17 +237,27 @@ class PrivateState:
             values: name -> [k, …].
             started: the common tables that the users' own versions are from.
             own_rows: the rows in which these differ.
+            touched: [k] the rows that this training touched of tables that are kept by rows; wanted where there are
+                any.
         """
         self._prepare()
         rounds = self._rounds[:, positions]
         stays = (rounds > 0) & (rounds < round_) & ((rounds == versions) | (rounds == kept))
         slots = (~stays).argmax(axis=0)
         stored: dict[str, list[Row]] = {
-            name: [(row,) for row in np.ascontiguousarray(values[name], dtype=np.float32)] for name in self.specs
+            name: [(row,) for row in np.ascontiguousarray(values[name], dtype=np.float32)]
+            for name in self.specs
+            if name not in self.by_rows
         }
+        written = {_OWN: own_rows} if own_rows is not None else {}
+        if touched is not None:
+            for name in self.by_rows:
+                before = self._stored_rows(name + _ROWS, positions, *self._slots(positions, versions))
+                written[name + _ROWS] = OwnRows.of(name, values[name], either(before.rows, touched))
+        for file, rows in written.items():
+            stored[file] = _stored(rows)
+            self._touched[file][slots, positions] = rows.rows.lengths
         if own_rows is not None:
-            stored[_OWN] = _stored(own_rows)
-            self._touched[slots, positions] = own_rows.rows.lengths
             self._started[slots, positions] = self._origins.keep(started or {})
         for index, name in enumerate(self._shapes):
             self._rows[name].write(_in_order(slots, positions, stored[name]), self._durable)
@@ -218,8 +271,9 @@ class PrivateState:
         if not self._written:
             return
         arrays: dict[str, NDArray[Any]] = {"users": self.users, "rounds": self._rounds, "checksums": self._checksums}
+        arrays |= {_count_of(file): counts for file, counts in self._touched.items()}
         if self._tuned:
-            arrays |= {"touched": self._touched, "origins": self._started}
+            arrays["origins"] = self._started
         metadata = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self._shapes)}
         parts = checked_tensors(arrays, metadata)
         if self._seal:
@@ -253,8 +307,10 @@ class PrivateState:
         for name, shape in self._shapes.items():
             plain = self._rows_of(name, None)
             for slot, position in np.argwhere(written).tolist():
-                words = 1 + sum(spec.size // spec.shape[0] for spec in self._tuned.values())
-                filled = (self._touched[slot, position] * words,) if name == _OWN else shape
+                filled = shape
+                if tables := self._tables.get(name):
+                    words = 1 + sum(spec.size // spec.shape[0] for spec in tables.values())
+                    filled = (self._touched[name][slot, position] * words,)
                 self._rows[name].write(plain.read([(slot, position, (np.empty(filled, np.float32),))]), self._durable)
         origins = Origins(self.folder, self.series, self._durable, None)
         for digest in np.unique(self._started[written & (self._started > 0)]):
@@ -264,16 +320,24 @@ class PrivateState:
         for path in [self.folder / _INDEX, *(self.folder / f"{name}.npy" for name in self._shapes)]:
             path.unlink()
 
-    def _load_index(self, path: Path, seal: Seal | None) -> None:
+    def _open_index(self, path: Path, seal: Seal | None) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+        """The metadata and the arrays of an index."""
         try:
             content = path.read_bytes()
             if seal:
                 content = seal.open(content, self._belongs_to("index"), path)
             else:
                 check_content(content)
-            metadata, arrays = metadata_of(content), load(content)
+            return metadata_of(content), load(content)
         except (OSError, ValueError, SafetensorError) as error:
             raise StateError(f"{path} is damaged and cannot be read ({error}).") from None
+
+    def _take_index(self, path: Path, metadata: dict[str, str], arrays: dict[str, NDArray[Any]]) -> None:
+        """Go on from an index.
+
+        Raises:
+            StateError: it belongs to something else.
+        """
         expected = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self._shapes)}
         for key, value in expected.items():
             if metadata.get(key) != value:
@@ -281,8 +345,9 @@ class PrivateState:
         if not np.array_equal(arrays["users"], self.users):
             raise StateError(f"{path} belongs to other users than the {len(self.users)} hosted here.")
         self._rounds, self._checksums = arrays["rounds"].copy(), arrays["checksums"].copy()
+        self._touched = {file: arrays[_count_of(file)].copy() for file in self._touched}
         if self._tuned:
-            self._touched, self._started = arrays["touched"].copy(), arrays["origins"].copy()
+            self._started = arrays["origins"].copy()
 
 
 def names_in(folder: Path) -> frozenset[str]:
@@ -295,9 +360,24 @@ def names_in(folder: Path) -> frozenset[str]:
     try:
         content = path.read_bytes()
         check_content(content)
-        return frozenset(metadata_of(content)["arrays"].split(",")) - {_OWN}
+        return frozenset(file.removesuffix(_ROWS) for file in metadata_of(content)["arrays"].split(",")) - {_OWN}
     except (OSError, ValueError, KeyError) as error:
         raise StateError(f"{path} cannot be read ({error}).") from None
+
+
+def _rows_of_whole(initial: Initial) -> InitialRows:
+    """Rows of initial values where nobody gives them without the others."""
+
+    def rows_of(name: str, positions: NDArray[np.int64], rows: Ragged) -> NDArray[np.float32]:
+        values = initial(name, positions)
+        return values[rows.row_of_value if len(values) > 1 else 0, rows.values]
+
+    return rows_of
+
+
+def _count_of(file: str) -> str:
+    """What the index calls how many rows each version in a file of rows has."""
+    return "touched" if file == _OWN else f"touched/{file}"
 
 
 def _in_order(slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row]) -> list[Place]:

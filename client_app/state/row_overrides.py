@@ -1,4 +1,4 @@
-"""Users' own versions of common tables: the rows in which they differ, and nothing of the rest."""
+"""Users' own versions of tables: the rows in which they differ from what is known, and nothing of the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import Array, Arrays
-from bouquet.ragged import Ragged, follow_one_another, positions
+from bouquet.ragged import Ragged, follow_one_another, one_after_another, positions
 from client_app.personalization.base import Changes
 from client_app.training.compiler import row_kernels
 
@@ -43,6 +43,11 @@ class OwnRows:
         found = cls(rows, values)
         return found if (np.diff(users) > 0).all() else found.take(np.argsort(users))
 
+    @classmethod
+    def of(cls, name: str, tables: NDArray[np.float32], rows: Ragged) -> OwnRows:
+        """Some rows of the tables [k, m, …] of all users."""
+        return cls(rows, {name: tables[rows.row_of_value, rows.values]})
+
     def take(self, users: NDArray[np.int64]) -> OwnRows:
         """Those of some of the users; of users that follow one another as views."""
         if follow_one_another(users):
@@ -59,6 +64,23 @@ class OwnRows:
     def put(self, name: str, tables: NDArray[np.float32]) -> None:
         """Put the rows of an array into the tables [k, m, …] of all users."""
         tables[self.rows.row_of_value, self.rows.values] = self.values[name]
+
+
+def either(first: Ragged, second: Ragged) -> Ragged:
+    """[k] rows of items, ascending, that are in one of two [k] rows or in both."""
+    both = one_after_another(first, second)
+    owner, items = both.row_of_value, both.values
+    order = np.lexsort((items, owner))
+    owner, items = owner[order], items[order]
+    new = np.ones(len(items), dtype=bool)
+    new[1:] = (np.diff(items) != 0) | (np.diff(owner) != 0)
+    return Ragged.from_lengths(np.bincount(owner[new], minlength=len(both)), items[new])
+
+
+def touched_rows(changes: Sequence[Changes], count: int) -> Ragged:
+    """[k] the rows, ascending, that training changed in the tables of each of `count` users."""
+    owner = np.concatenate([part.users[part.rows.row_of_value] for part in changes])
+    return Ragged.from_pairs(owner, np.concatenate([part.rows.values for part in changes]), count)
 
 
 def _rows_after(name: str, table: Array, changes: Sequence[Changes], share: float) -> NDArray[np.float32]:
