@@ -103,6 +103,10 @@ class Node(Protocol):
         """Bytes of private state on the disk, when these arrays travel to all users alike."""
         ...
 
+    def fewer_rows(self, shared: Specs) -> str:
+        """Settings that would make this less, as a part of a sentence that ends with a comma; "" where none would."""
+        ...
+
     def round_bytes(self, returning: Specs, update: Update, nodes: int) -> float:
         """Bytes of memory that a round takes, beside the messages, where the users are spread over so many nodes."""
         ...

@@ -151,14 +151,15 @@ def _refuse_memory(strategy: BaseStrategy, all_users: Node, nodes: int, engine: 
 
 
 def _refuse_disk(strategy: BaseStrategy, all_users: Node, states: Path, directory: RunDirectory) -> None:
-    state = all_users.state_bytes(strategy.traveling(strategy.roster.specs))
+    shared = strategy.traveling(strategy.roster.specs)
+    state, fewer = all_users.state_bytes(shared), all_users.fewer_rows(shared)
     needed = {directory.path: disk_needed(strategy)}
     one_disk = writable(states).stat().st_dev == writable(directory.path).stat().st_dev
     place = directory.path if one_disk else states
     needed[place] = needed.get(place, 0) + state
     for folder, count in needed.items():
         advice = (
-            "take fewer users (max-users), a smaller fraction-train, a smaller embedding-size, or another disk (out, "
-            "state-dir)."
+            f"take fewer users (max-users), {fewer}a smaller fraction-train, a smaller embedding-size, or another disk "
+            "(out, state-dir)."
         )
         refuse_disk(count, folder, about(strategy)[0], advice)

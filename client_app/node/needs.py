@@ -94,6 +94,15 @@ def _state_bytes(host: Host, shared: Mapping[str, object]) -> float:
     return sum(versions) * total
 
 
+def fewer_rows(host: Host, shared: Mapping[str, object]) -> str:
+    """What would have training touch some rows of users' own tables and not all; as `Node.fewer_rows`."""
+    found = [method.fewer_rows for method in host.methods if method.fewer_rows]
+    tables = host.tuned or any(spec.by_item for spec in private_specs(host, shared).values())
+    if tables and host.config.weight_decay > 0:
+        found.append("weight-decay = 0")
+    return "".join(f"{part}, " for part in found)
+
+
 def trained_at_least(times: int, rounds: int, fraction: float) -> list[float]:
     """For 1, 2, … `times` the share of users who train so often in so many rounds with this fraction of all users."""
     exactly = [math.comb(rounds, k) * fraction**k * (1 - fraction) ** (rounds - k) for k in range(min(times, rounds))]
@@ -136,7 +145,8 @@ def refuse_full_disk(host: Host, series: str, shared: Mapping[str, object]) -> N
         sharing * state_bytes(host, shared),
         folder,
         f"The private state of {users * sharing:,} users",
-        "take another disk (state-dir), fewer users on this node, a smaller fraction-train or embedding-size.",
+        f"take another disk (state-dir), fewer users on this node, {fewer_rows(host, shared)}a smaller fraction-train "
+        "or embedding-size.",
     )
 
 

@@ -91,5 +91,8 @@ class TrainingNode:
     def state_bytes(self, shared: Specs) -> float:
         return needs.state_bytes(self.host, shared)
 
+    def fewer_rows(self, shared: Specs) -> str:
+        return needs.fewer_rows(self.host, shared)
+
     def round_bytes(self, returning: Specs, update: Update, nodes: int) -> float:
         return needs.round_bytes(self.host, returning, update == "rows", nodes)

@@ -234,6 +234,7 @@ class Personalization:
             worked on and no others, so that all that was never among them is as it was drawn.
         rates: learning rates of arrays that do not take the run's, by name.
         whole_table: a loss reads or moves every row, so all rows are worked on.
+        fewer_rows: the settings with which it would not, for a user whose disk is too small; "" where there are none.
         norms_of: arrays by item of which it needs the norm of the rows that are not worked on.
         tuning: how the device fine-tunes what it recommends with; None: it does not.
         needs_validation: `validation_reports` is asked for.
@@ -248,6 +249,7 @@ class Personalization:
     tuned: frozenset[str] = frozenset()
     by_rows: frozenset[str] = frozenset()
     whole_table = False
+    fewer_rows = ""
     norms_of: tuple[str, ...] = ()
     tuning: Tuning | None = None
     needs_validation = False

@@ -87,6 +87,11 @@ class EnhancedConsensus(Personalization):
         return ranked or (self.options.fed3cr_beta_o > 0 and self.options.fed3cr_complementarity not in COMPLEMENTARITY)
 
     @property
+    def fewer_rows(self) -> str:  # type: ignore[override]
+        """The constraints of Figure 4, which look at samples."""
+        return "constraints over samples (fed3cr-consistency, fed3cr-complementarity)" if self.whole_table else ""
+
+    @property
     def by_rows(self) -> frozenset[str]:  # type: ignore[override]
         """A user's own table, where no constraint moves all of it."""
         return frozenset() if self.whole_table else frozenset({PERSONAL})

@@ -117,6 +117,9 @@ class SumsNode(ABC):
     @abstractmethod
     def state_bytes(self, shared: Specs) -> float: ...
 
+    def fewer_rows(self, shared: Specs) -> str:
+        return ""
+
     @abstractmethod
     def round_bytes(self, returning: Specs, update: Update, nodes: int) -> float: ...
 

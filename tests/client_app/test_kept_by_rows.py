@@ -1,5 +1,8 @@
 """Private tables of which only the rows that training has touched are kept: to the last digit as whole ones."""
 
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,12 +10,13 @@ from hypothesis import strategies as st
 
 import client_app.node.host
 from bouquet.arrays import ArraySpec, initial_private, initial_private_rows
+from bouquet.errors import RunFailed
 from bouquet.ragged import Ragged
 from bouquet.randomness import user_keys
 from bouquet.sealing import Seal
 from bouquet.testing import assert_equal_runs
 from client_app.node.host import host_of
-from client_app.node.needs import state_bytes, trained_at_least
+from client_app.node.needs import fewer_rows, refuse_full_disk, state_bytes, trained_at_least
 from client_app.state.private import PrivateState
 from client_app.state.row_overrides import either
 from tests.runs.helpers import run_here, small_settings
@@ -192,6 +196,25 @@ def test_what_moves_every_row_is_kept_whole(tmp_path, changes):
 def test_small_tables_are_kept_whole(tmp_path):
     host = host_of(small_settings(tmp_path, strategy="fedrap"), {"partition-id": 0, "num-partitions": 1})
     assert host.by_rows(host.shared_specs) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"strategy": "fed3cr"}, "constraints over samples (fed3cr-consistency, fed3cr-complementarity), "),
+        ({"strategy": "fedrap", "weight_decay": 0.01}, "weight-decay = 0, "),
+        ({"strategy": "fedavg", "weight_decay": 0.01}, ""),
+        ({"strategy": "fedrap"}, ""),
+    ],
+)
+def test_what_would_touch_fewer_rows_is_said(tmp_path, changes, advice, monkeypatch):
+    """In the refusal by a node, too."""
+    run = small_settings(tmp_path, **changes)
+    host = host_of(run, {"partition-id": 0, "num-partitions": 1})
+    assert fewer_rows(host, host.shared_specs) == advice
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1))
+    with pytest.raises(RunFailed, match=f"fewer users on this node, {re.escape(advice)}a smaller fraction-train"):
+        refuse_full_disk(host, "s", host.shared_specs)
 
 
 # -- what it takes ---------------------------------------------------------------------------------------------------
