@@ -12,7 +12,7 @@ and the difference of two methods' means, d_u being user u's after the seeds are
 
 with s² unbiased variances, x_s. the mean of seed s, s²(e) that of what is left of x_su when the means of its seed and
 its user are taken off, on (S - 1)(k - 1) degrees. The first part holds e already, so it is taken out of the second.
-Student's t has Satterthwaite's degrees of freedom, V² / (users² / (k - 1) + Σ (s²(x_s.) / S)² / (S - 1)), and never fewer
+Student's t has Satterthwaite's degrees of freedom, V² / (users² / (k - 1) + Σ (s²(x_s.) / S)² / (S - 1)), and no fewer
 than the least S - 1: where nearly all of s²(x_s.) is taken out again, the formula comes near none at all.
 
 Why no hierarchical bootstrap: of 2 to 5 seeds it draws too small a spread, by 1 - 1 / S, and treats it as known. Where

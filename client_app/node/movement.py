@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from bouquet.config import Scalar
 from bouquet.errors import StateError
 from client_app.node.host import Host, host_of
-from client_app.state.private import PrivateState, names_in
+from client_app.state.index import names_in
+from client_app.state.private import PrivateState
 
 MOST_BYTES = 2**28
 # Means over fewer users would say too much about them.

@@ -19,35 +19,23 @@ taken over with the first write.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from bouquet.arrays import Arrays, Specs
-from bouquet.checked import check_content, checked_tensors
 from bouquet.errors import StateError
-from bouquet.files import private_folder, write_atomically
+from bouquet.files import private_folder
 from bouquet.ragged import Ragged
 from bouquet.randomness import Words
 from bouquet.sealing import Seal
 from client_app.state.base_tables import Origins
+from client_app.state.index import OWN, PLAIN, ROWS, SEALED, Index, read_index, write_index
 from client_app.state.row_files import SLOTS, Place, PlainRows, Row, Rows, SealedRows, checksum
 from client_app.state.row_overrides import OwnRows, either
-
-_FORMAT = "2"
-_INDEX, _SEALED_INDEX = "index.safetensors", "index.sealed"
-
-# The file of own rows of common tables: which items, int32 among float32, and their rows in each of the tables.
-_OWN = "own_rows"
-# After the name of a private table: the same file of the rows of this table that training has touched.
-_ROWS = ".rows"
 
 Values = dict[str, NDArray[np.float32]]
 Initial = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
@@ -92,34 +80,28 @@ class PrivateState:
         self._tuned = dict(sorted((tuned or {}).items()))
         self._origins = Origins(folder, series, durable, seal)
         self._written = False
-        if not seal and (sealed := self.folder / _SEALED_INDEX).exists():
+        if not seal and (sealed := self.folder / SEALED).exists():
             raise StateError(f"{sealed} is encrypted; give this node its key.")
-        plain = self.folder / _INDEX
-        taken_over = bool(seal) and not self._index.exists() and plain.exists()  # written before this node had a key
-        path = plain if taken_over else self._index
-        found = self._open_index(path, None if taken_over else seal) if path.exists() else None
-        there = found[0].get("arrays", "").split(",") if found else [name + _ROWS for name in by_rows]
-        self.by_rows = frozenset(name for name in self.specs if name + _ROWS in there)
+        plain, path = self.folder / PLAIN, self.folder / (SEALED if seal else PLAIN)
+        taken_over = bool(seal) and not path.exists() and plain.exists()  # written before this node had a key
+        begun = plain if taken_over else path
+        found = read_index(begun, None if taken_over else seal, self._belongs_to("index")) if begun.exists() else None
+        there = found.files if found else [name + ROWS for name in by_rows]
+        self.by_rows = frozenset(name for name in self.specs if name + ROWS in there)
         # By file of rows: the tables that these are of.
-        self._tables = {name + _ROWS: {name: self.specs[name]} for name in sorted(self.by_rows)}
-        self._tables |= {_OWN: self._tuned} if self._tuned else {}
+        self._tables = {name + ROWS: {name: self.specs[name]} for name in sorted(self.by_rows)}
+        self._tables |= {OWN: self._tuned} if self._tuned else {}
         self._shapes = {name: spec.shape for name, spec in self.specs.items() if name not in self.by_rows}
         for file, tables in self._tables.items():
             num_items = next(iter(tables.values())).shape[0]
             self._shapes[file] = (num_items + sum(spec.size for spec in tables.values()),)
-        self._rounds = np.zeros((SLOTS, len(users)), dtype=np.int32)
-        self._checksums = np.zeros((len(self._shapes), SLOTS, len(users)), dtype=np.uint32)
-        self._touched = {file: np.zeros((SLOTS, len(users)), dtype=np.int32) for file in self._tables}
-        self._started = np.zeros((SLOTS, len(users)), dtype=np.uint64)
         self._rows = {name: self._rows_of(name, seal) for name in self._shapes}
         if found:
-            self._take_index(path, *found)
+            self._index = found.taken(series, users, self._shapes, self._tables)
+        else:
+            self._index = Index.empty(SLOTS, len(users), len(self._shapes), self._tables)
         if taken_over:
             self._take_over()
-
-    @property
-    def _index(self) -> Path:
-        return self.folder / (_SEALED_INDEX if self._seal else _INDEX)
 
     def read(
         self, positions: NDArray[np.int64], versions: NDArray[np.int64], but: Collection[str] = (),
@@ -153,12 +135,12 @@ class PrivateState:
 
     def newest(self) -> NDArray[np.int64]:
         """[K] the round of each user's newest version; 0: it has none."""
-        return self._rounds.max(axis=0).astype(np.int64)
+        return self._index.rounds.max(axis=0).astype(np.int64)
 
     def origins(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> Words:
         """[k] the common tables that the users' own versions are from, for `origin`; 0: a user has none. As `read`."""
         slots, known = self._slots(positions, versions)
-        return np.where(known, self._started[slots, positions], np.uint64(0))
+        return np.where(known, self._index.started[slots, positions], np.uint64(0))
 
     def origin(self, digest: np.uint64) -> Arrays:
         """Common tables that own versions are from.
@@ -170,13 +152,13 @@ class PrivateState:
 
     def own_rows(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> OwnRows:
         """The rows in which the users' own versions of common tables differ from these. As `read`."""
-        return self._stored_rows(_OWN, positions, *self._slots(positions, versions))
+        return self._stored_rows(OWN, positions, *self._slots(positions, versions))
 
     def _stored_rows(
         self, file: str, positions: NDArray[np.int64], slots: NDArray[np.int64], known: NDArray[np.bool_]
     ) -> OwnRows:
         """What a file of rows has of some versions."""
-        lengths = np.where(known, self._touched[file][slots, positions], 0)
+        lengths = np.where(known, self._index.touched[file][slots, positions], 0)
         rows = Ragged.from_lengths(lengths, np.empty(lengths.sum(), np.int32))
         width = {name: spec.shape[1:] for name, spec in self._tables[file].items()}
         found = OwnRows(rows, {name: np.empty((len(rows.values), *width[name]), np.float32) for name in width})
@@ -194,14 +176,14 @@ class PrivateState:
         else:
             values = np.zeros((len(positions), *self.specs[name].shape), dtype=np.float32)
             values[only.row_of_value, only.values] = self._initial_rows(name, positions, only)
-        self._stored_rows(name + _ROWS, positions, slots, known).put(name, values)
+        self._stored_rows(name + ROWS, positions, slots, known).put(name, values)
         return values
 
     def _slots(
         self, positions: NDArray[np.int64], versions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """[k] where each version is, and whether there is one to read: initial values are not stored."""
-        here, known = self._rounds[:, positions] == versions, versions > 0
+        here, known = self._index.rounds[:, positions] == versions, versions > 0
         if (lost := known & ~here.any(axis=0)).any():
             first = int(np.flatnonzero(lost)[0])
             raise StateError(
@@ -218,7 +200,7 @@ class PrivateState:
         if not known.any():
             return
         places = _in_order(slots[known], positions[known], [rows[k] for k in np.flatnonzero(known).tolist()])
-        expected = self._checksums[list(self._shapes).index(name)]
+        expected = self._index.checksums[list(self._shapes).index(name)]
         for slot, position, row in self._rows[name].read(places):
             if checksum(row) != expected[slot, position]:
                 raise StateError(f"{self._rows[name].path} is damaged: a checksum does not fit.")
@@ -241,7 +223,7 @@ class PrivateState:
                 any.
         """
         self._prepare()
-        rounds = self._rounds[:, positions]
+        rounds = self._index.rounds[:, positions]
         stays = (rounds > 0) & (rounds < round_) & ((rounds == versions) | (rounds == kept))
         slots = (~stays).argmax(axis=0)
         stored: dict[str, list[Row]] = {
@@ -249,39 +231,34 @@ class PrivateState:
             for name in self.specs
             if name not in self.by_rows
         }
-        written = {_OWN: own_rows} if own_rows is not None else {}
+        written = {OWN: own_rows} if own_rows is not None else {}
         if touched is not None:
             for name in self.by_rows:
-                before = self._stored_rows(name + _ROWS, positions, *self._slots(positions, versions))
-                written[name + _ROWS] = OwnRows.of(name, values[name], either(before.rows, touched))
+                before = self._stored_rows(name + ROWS, positions, *self._slots(positions, versions))
+                written[name + ROWS] = OwnRows.of(name, values[name], either(before.rows, touched))
         for file, rows in written.items():
             stored[file] = _stored(rows)
-            self._touched[file][slots, positions] = rows.rows.lengths
+            self._index.touched[file][slots, positions] = rows.rows.lengths
         if own_rows is not None:
-            self._started[slots, positions] = self._origins.keep(started or {})
+            self._index.started[slots, positions] = self._origins.keep(started or {})
         for index, name in enumerate(self._shapes):
             self._rows[name].write(_in_order(slots, positions, stored[name]), self._durable)
-            self._checksums[index, slots, positions] = [checksum(row) for row in stored[name]]
+            self._index.checksums[index, slots, positions] = [checksum(row) for row in stored[name]]
         # What gave way must never be taken for another round's: a stopped run may have left the same numbers.
-        self._rounds[:, positions] = np.where(stays, rounds, 0)
-        self._rounds[slots, positions] = round_
+        self._index.rounds[:, positions] = np.where(stays, rounds, 0)
+        self._index.rounds[slots, positions] = round_
 
     def commit(self) -> None:
         """Make everything that was written since the last commit count, all at once; nothing, where nothing was."""
         if not self._written:
             return
-        arrays: dict[str, NDArray[Any]] = {"users": self.users, "rounds": self._rounds, "checksums": self._checksums}
-        arrays |= {_count_of(file): counts for file, counts in self._touched.items()}
-        if self._tuned:
-            arrays["origins"] = self._started
-        metadata = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self._shapes)}
-        parts = checked_tensors(arrays, metadata)
-        if self._seal:
-            parts = [self._seal.close(b"".join(parts), self._belongs_to("index"))]
-        write_atomically(self._index, parts, durable=self._durable, private=True)
+        write_index(
+            self.folder / (SEALED if self._seal else PLAIN), self._index, self.series, self.users, self._shapes,
+            self._seal, self._belongs_to("index"), self._durable,
+        )  # fmt: skip
         self._written = False
         if self._tuned:
-            self._origins.keep_only(np.unique(self._started[self._rounds > 0]))
+            self._origins.keep_only(np.unique(self._index.started[self._index.rounds > 0]))
 
     def _prepare(self) -> None:
         # The folder of the series too: what others may not open they need not see.
@@ -303,66 +280,22 @@ class PrivateState:
     def _take_over(self) -> None:
         """Seal what is there, and only then remove the plain files."""
         self._prepare()
-        written = self._rounds > 0
+        written = self._index.rounds > 0
         for name, shape in self._shapes.items():
             plain = self._rows_of(name, None)
             for slot, position in np.argwhere(written).tolist():
                 filled = shape
                 if tables := self._tables.get(name):
                     words = 1 + sum(spec.size // spec.shape[0] for spec in tables.values())
-                    filled = (self._touched[name][slot, position] * words,)
+                    filled = (self._index.touched[name][slot, position] * words,)
                 self._rows[name].write(plain.read([(slot, position, (np.empty(filled, np.float32),))]), self._durable)
         origins = Origins(self.folder, self.series, self._durable, None)
-        for digest in np.unique(self._started[written & (self._started > 0)]):
+        for digest in np.unique(self._index.started[written & (self._index.started > 0)]):
             self._origins.keep(origins.read(digest))
         self.commit()
         origins.keep_only([])
-        for path in [self.folder / _INDEX, *(self.folder / f"{name}.npy" for name in self._shapes)]:
+        for path in [self.folder / PLAIN, *(self.folder / f"{name}.npy" for name in self._shapes)]:
             path.unlink()
-
-    def _open_index(self, path: Path, seal: Seal | None) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
-        """The metadata and the arrays of an index."""
-        try:
-            content = path.read_bytes()
-            if seal:
-                content = seal.open(content, self._belongs_to("index"), path)
-            else:
-                check_content(content)
-            return metadata_of(content), load(content)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise StateError(f"{path} is damaged and cannot be read ({error}).") from None
-
-    def _take_index(self, path: Path, metadata: dict[str, str], arrays: dict[str, NDArray[Any]]) -> None:
-        """Go on from an index.
-
-        Raises:
-            StateError: it belongs to something else.
-        """
-        expected = {"format": _FORMAT, "series": self.series, "arrays": ",".join(self._shapes)}
-        for key, value in expected.items():
-            if metadata.get(key) != value:
-                raise StateError(f"{path} has {key} '{metadata.get(key)}' where '{value}' is expected.")
-        if not np.array_equal(arrays["users"], self.users):
-            raise StateError(f"{path} belongs to other users than the {len(self.users)} hosted here.")
-        self._rounds, self._checksums = arrays["rounds"].copy(), arrays["checksums"].copy()
-        self._touched = {file: arrays[_count_of(file)].copy() for file in self._touched}
-        if self._tuned:
-            self._started = arrays["origins"].copy()
-
-
-def names_in(folder: Path) -> frozenset[str]:
-    """The private arrays of which a folder has versions.
-
-    Raises:
-        StateError: there is no index that can be read without a key.
-    """
-    path = folder / _INDEX
-    try:
-        content = path.read_bytes()
-        check_content(content)
-        return frozenset(file.removesuffix(_ROWS) for file in metadata_of(content)["arrays"].split(",")) - {_OWN}
-    except (OSError, ValueError, KeyError) as error:
-        raise StateError(f"{path} cannot be read ({error}).") from None
 
 
 def _rows_of_whole(initial: Initial) -> InitialRows:
@@ -373,11 +306,6 @@ def _rows_of_whole(initial: Initial) -> InitialRows:
         return values[rows.row_of_value if len(values) > 1 else 0, rows.values]
 
     return rows_of
-
-
-def _count_of(file: str) -> str:
-    """What the index calls how many rows each version in a file of rows has."""
-    return "touched" if file == _OWN else f"touched/{file}"
 
 
 def _in_order(slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row]) -> list[Place]:
@@ -392,14 +320,3 @@ def _stored(own_rows: OwnRows) -> list[Row]:
     arrays = [own_rows.rows.values.view(np.float32), *(own_rows.values[name] for name in sorted(own_rows.values))]
     bounds = own_rows.rows.indptr.tolist()
     return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(bounds)]
-
-
-def metadata_of(content: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file that is in memory.
-
-    Raises:
-        ValueError: it has none that can be read.
-    """
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    return dict(header.get("__metadata__", {}))
