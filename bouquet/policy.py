@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # `bouquet recommend` does without pydantic
 Updates = Literal["any", "sum", "secure"]
 
 # What single users tell that follows from the items of their histories; no clip and no noise is on it.
-HISTORY_REPORTS = frozenset({"features", "representation"})
+HISTORY_REPORTS = frozenset({"features", "representation", "training"})
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,9 @@ def test_no_vector_of_a_history_leaves_where_sums_or_noise_are_asked_for(policy,
     options = RunConfig(**run)
     Policy(**policy).refuse_run(options, "sum", ("performance", "seconds"))
     Policy(accept_clip=run.get("update_clip", 0.0)).refuse_run(options, "sum", ("representation",))
-    with pytest.raises(ConfigError, match=r"no vectors of single users without noise \(the run: representation\)\.$"):
-        Policy(**policy).refuse_run(options, "sum", ("performance", "representation"))
+    for told in ("representation", "training"):
+        with pytest.raises(ConfigError, match=rf"no vectors of single users without noise \(the run: {told}\)\.$"):
+            Policy(**policy).refuse_run(options, "sum", ("performance", told))
 
 
 def test_settings_become_a_policy_again():
