@@ -11,8 +11,10 @@ import typer
 
 import bouquet
 from bouquet import __version__
+from bouquet.cli.data_app import data
 from bouquet.cli.deploy_app import deploy, serve
 from bouquet.cli.node_app import node, recommend
+from bouquet.cli.probe_app import probe
 from bouquet.errors import BouquetError, ConfigError, tell
 from bouquet.extras import need
 from bouquet.own_packages import broken, put_first
@@ -24,19 +26,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
-data = typer.Typer(help="The data sets: what there is, what is in it, how to get it.", no_args_is_help=True)
 app.add_typer(data, name="data")
-
-probe = typer.Typer(help="What can be read out of updates, and out of a published model.", no_args_is_help=True)
 app.add_typer(probe, name="probe")
-
 app.add_typer(deploy, name="deploy")
 app.add_typer(serve, name="serve")
 app.add_typer(node, name="node")
 app.command()(recommend)
-
-DataDir = Annotated[str, typer.Option("--data-dir", help="Folder of the set, or of all sets; else the cache.")]
 
 
 def _version(asked: bool) -> None:
@@ -225,89 +220,6 @@ def search(
     from bouquet.cli.search import search_command
 
     search_command(file, out, override or [], nodes, engine, jobs)
-
-
-@data.command("list")
-def list_data(data_dir: DataDir = "") -> None:
-    """All data sets that are known by name."""
-    from bouquet.cli.data import list_command
-
-    list_command(data_dir)
-
-
-@data.command()
-def stats(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A known set, or the path of a file of your own.")] = "",
-    data_dir: DataDir = "",
-    min_interactions: Annotated[
-        int, typer.Option("--min-interactions", min=0, help="Drop users with fewer items.")
-    ] = 0,
-    override: Annotated[list[str] | None, typer.Option("-c", help="How your file is read: 'key=value'.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder that gets how many users have how many, with a picture.")
-    ] = None,
-) -> None:
-    """Count a data set, beside what papers print; or a file of your own, and what is wrong with it."""
-    from bouquet.cli.data import stats_command
-
-    stats_command(name, data_dir, min_interactions, override or [], out)
-
-
-@probe.command("updates")
-def probe_updates(
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")] = None,
-    override: Annotated[list[str] | None, typer.Option("-c", help="Settings: 'key=value key=value'.")] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds that the server reads.")] = 3,
-    users_per_sum: Annotated[
-        str, typer.Option("--users-per-sum", help="Over how many users it sees sums; several with commas.")
-    ] = "1,2,5,20,100",
-) -> None:
-    """How much of the histories a server reads out of updates, and out of sums of them."""
-    from bouquet.cli.probe import updates_command
-
-    updates_command(config, override or [], rounds, users_per_sum)
-
-
-@probe.command("model")
-def probe_model(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run.")]) -> None:
-    """Whether the reported model tells that one interaction was trained on."""
-    from bouquet.cli.probe import model_command
-
-    model_command(directory)
-
-
-@data.command()
-def fetch(name: Annotated[str, typer.Argument(metavar="NAME")], data_dir: DataDir = "") -> None:
-    """Download a data set, or say which file to put where."""
-    from bouquet.cli.data import fetch_command
-
-    fetch_command(name, data_dir)
-
-
-@data.command()
-def shard(
-    out: Annotated[Path, typer.Option("--out", help="Folder that gets one folder per node.")],
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many nodes.")] = 3,
-    name: Annotated[str, typer.Argument(metavar="NAME")] = "",
-    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
-) -> None:
-    """Divide a data set, so that each node gets its own users only."""
-    from bouquet.cli.data import shard_command
-
-    shard_command(name, nodes, out, override or [])
-
-
-@data.command("export")
-def export_data(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
-    name: Annotated[str, typer.Argument(metavar="NAME")] = "",
-    override: Annotated[list[str] | None, typer.Option("-c", help="Settings of the data: 'key=value'.")] = None,
-    blind: Annotated[bool, typer.Option("--blind", help="Without what is hidden for test.")] = False,
-) -> None:
-    """Write the split and the candidates of a run as Parquet, for any other program."""
-    from bouquet.cli.data import export_command
-
-    export_command(name, out, override or [], blind)
 
 
 def _interrupt(number: int, frame: object) -> None:
