@@ -152,11 +152,12 @@ IN_TURN = list(
     ("population", "combination"), IN_TURN, ids=lambda part: "-".join(part.split() if isinstance(part, str) else part)
 )
 def test_every_population_in_turn_and_every_method(tmp_path, population, combination):
-    """PLGC's redundancy divides by what the few items of a batch differ in, and a sequence model's layers carry on what
-    comes of it: with `perfedrec` 6e-8 after two rounds are 3e-3 after three, and 1e-7 after four without the term.
+    """PLGC's redundancy divides by what the few items of a batch differ in, and the layers of a network carry on what
+    comes of it: with `perfedrec` 6e-8 after two rounds are 3e-3 after three, and 1e-7 after four without the term, for
+    sequence models on one processor and for `ncf` on another.
     """
     _, backbone, plug_in = combination
-    rounds = 2 if plug_in == "plgc" and backbone in ("gru4rec", "sasrec") else 4
+    rounds = 2 if plug_in == "plgc" and backbone in ("gru4rec", "sasrec", "ncf") else 4
     assert_the_same_run(tmp_path, POPULATIONS[population], *combination, num_server_rounds=rounds)
 
 
