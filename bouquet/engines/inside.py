@@ -177,21 +177,16 @@ def error_message(metadata: Any, source: int, error: Error) -> Message:
 # -- a SuperLink -------------------------------------------------------------------------------------------------------
 
 
-def be_superlink(seldom: Callable[[Callable[[Any], None]], Callable[[Any], None]], turn: float, silence: float) -> None:
+def be_superlink(seldom: Callable[[Callable[[Any], None]], Callable[[Any], None]], turn: float) -> None:
     """Be `flower-superlink`, with less work for its database; where what is replaced is not there, nothing is.
 
     Args:
         seldom: makes of the look for expired tokens, a method, one that looks more rarely.
         turn: seconds that a call waits for a connection to its database, and for its turn to write.
-        silence: seconds after which a ServerApp that was not heard is given up.
     """
     from flwr.supercore import sql_mixin
-    from flwr.supercore.corestate import sql_corestate
     from flwr.supercore.corestate.sql_corestate import SqlCoreState
     from flwr.superlink.cli import flower_superlink
-
-    if beat := getattr(sql_corestate, "HEARTBEAT_DEFAULT_INTERVAL", 0):
-        vars(sql_corestate)["HEARTBEAT_PATIENCE"] = silence / beat
 
     if look := getattr(SqlCoreState, "_cleanup_expired_task_tokens", None):
         setattr(SqlCoreState, look.__name__, seldom(look))

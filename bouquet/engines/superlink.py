@@ -3,8 +3,7 @@
 Before nearly every call Flower 1.39 looks for task tokens that have expired, which are two statements that write.
 SQLite lets one write at a time, so they bound how many nodes a SuperLink can serve. Tokens live for minutes: here it
 looks once a second. And a call waits longer for one of its 15 connections, and for its turn to write, before it fails
-with "QueuePool limit" or "database is locked": a message of which a part fails is lost to its node. And a ServerApp is
-given up after three minutes of silence, not one: when many devices start at once, its beats wait in the same line.
+with "QueuePool limit" or "database is locked": a message of which a part fails is lost to its node.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 
 from bouquet.engines.inside import be_superlink
 
-LOOK_SECONDS, TURN_SECONDS, SILENCE_SECONDS = 1.0, 120.0, 180.0
+LOOK_SECONDS, TURN_SECONDS = 1.0, 120.0
 
 
 def main() -> None:
     """Be a SuperLink."""
-    be_superlink(functools.partial(at_most_every, LOOK_SECONDS), TURN_SECONDS, SILENCE_SECONDS)
+    be_superlink(functools.partial(at_most_every, LOOK_SECONDS), TURN_SECONDS)
 
 
 def at_most_every(seconds: float, method: Callable[[Any], None]) -> Callable[[Any], None]:
