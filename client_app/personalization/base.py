@@ -344,6 +344,14 @@ class Personalization:
         """
         return backend(task)
 
+    def compiled(self, task: Task) -> Iterator[Changes] | None:
+        """One round of local training by compiled loops of the method's own; None where they do not compute this task.
+
+        Args:
+            task: as a backend is given it; the method is the only one in it.
+        """
+        return None
+
     def reports(
         self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
     ) -> dict[str, NDArray[np.float32]]:

@@ -15,6 +15,9 @@ and `fed3cr_alternatives` what stands in the place of the constraints in Figure 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -22,8 +25,9 @@ from bouquet.arrays import ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.fed3cr import Fed3CROptions
 from client_app.personalization.ace_network import TransferNetwork
-from client_app.personalization.base import PERSONAL, Batch, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import PERSONAL, Batch, Changes, Personalization, Pull, Tensors, Working
 from client_app.personalization.fed3cr_alternatives import COMPLEMENTARITY, CONSISTENCY
+from client_app.personalization.fed3cr_compiled import train
 from client_app.personalization.fed3cr_orthogonality import (
     add_cosine_slopes,
     add_slopes,
@@ -31,6 +35,9 @@ from client_app.personalization.fed3cr_orthogonality import (
     cosine_complementarity,
 )
 from models import Backbone
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
 
 ENHANCED, OWN, CENTRE = "fed3cr/enhanced", "fed3cr/own", "fed3cr/enhanced prototype"
 
@@ -144,6 +151,9 @@ class EnhancedConsensus(Personalization):
         """[k] what E is divided by; all rows are worked on."""
         items = working.valid.sum(dim=1).to(like).clamp(min=1)
         return torch.ones_like(items) if self.options.fed3cr_literal_scale else items
+
+    def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
+        return train(self.options, self.table, self.network, task)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
         """One pass over the tables for each loss; the transfer network by backpropagation of one row per user."""

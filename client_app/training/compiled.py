@@ -51,6 +51,9 @@ def is_sum(task: LocalTask) -> bool:
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
     """Train blocks of users; what the kernels do not compute, numpy or torch does."""
+    if len(task.personalizations) == 1 and (own := task.personalizations[0].compiled(task)) is not None:
+        yield from own
+        return
     code, row_code = kernels(), row_kernels()
     if task.backbone.kernel == "ncf" and (code_ncf := ncf_kernels()) is not None:
         from client_app.training.compiled_ncf import fits_ncf, train_ncf

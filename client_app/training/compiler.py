@@ -20,7 +20,7 @@ from bouquet.extras import is_there
 from bouquet.files import write_atomically
 
 # They are copied together, because one may import another (`from .kernels import …`).
-_MODULES = ("kernels", "row_kernels", "kernels_ncf", "kernels_redundancy")
+_MODULES = ("kernels", "row_kernels", "kernels_ncf", "kernels_redundancy", "kernels_views")
 
 
 def kernels() -> ModuleType | None:
@@ -41,6 +41,11 @@ def ncf_kernels() -> ModuleType | None:
 def redundancy_kernels() -> ModuleType | None:
     """The compiled gradient of redundancy reduction, or None where numba is not installed."""
     return _load("kernels_redundancy")
+
+
+def views_kernels() -> ModuleType | None:
+    """The compiled steps of two views of the items, or None where numba is not installed."""
+    return _load("kernels_views")
 
 
 def in_use() -> list[tuple[str, str, list[Any]]]:

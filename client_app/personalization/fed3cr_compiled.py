@@ -1,0 +1,126 @@
+"""Fed3CR's local training by compiled loops, where they compute it; elsewhere it is torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bouquet.methods.fed3cr import Fed3CROptions
+from bouquet.ragged import Ragged
+from bouquet.randomness import Purpose
+from client_app.personalization.ace_network import TransferNetwork
+from client_app.personalization.base import PERSONAL, Changes
+from client_app.training.compiler import views_kernels
+from client_app.training.denormals import flushed_denormals
+from client_app.training.threads import spread
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
+
+# Tables of the users of one block, in bytes.
+_BLOCK_BYTES = 64 * 2**20
+
+
+def fits(options: Fed3CROptions, network: TransferNetwork | None, task: LocalTask) -> bool:
+    """Whether the loops compute this: plain SGD on matrix factorisation, and the paper's constraints over all items."""
+    run, (method, *others) = task.options, task.personalizations
+    plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
+    plain = plain and not any(task.decay(name) for name in task.trained)
+    printed = options.fed3cr_consistency == "ranking" or options.fed3cr_beta_a == 0
+    printed = printed and (options.fed3cr_complementarity == "orthogonality" or options.fed3cr_beta_o == 0)
+    enhanced = (network is not None or options.fed3cr_enhancement == "none") and method.whole_table
+    alone = task.backbone.kernel == "mf" and not others and not task.reported
+    return plain and printed and enhanced and alone and task.specs[PERSONAL].shape[1] % 4 == 0
+
+
+def train(
+    options: Fed3CROptions, table: str, network: TransferNetwork | None, task: LocalTask
+) -> Iterator[Changes] | None:
+    """Train blocks of users; None where the loops do not compute it, or are not there.
+
+    Args:
+        table: the consensus, among the task's arrays.
+        network: makes the transfer matrices; None: there are none.
+    """
+    if not fits(options, network, task) or views_kernels() is None:
+        return None
+    m, d = task.specs[PERSONAL].shape
+    step = max(1, _BLOCK_BYTES // (2 * m * d * 4))
+    users = np.arange(len(task.users))
+    blocks = (users[start : start + step] for start in range(0, len(users), step))
+    return (_train(options, table, network, task, block) for block in blocks)
+
+
+def _train(
+    options: Fed3CROptions, table: str, network: TransferNetwork | None, task: LocalTask, users: NDArray[np.int64]
+) -> Changes:
+    code, dtype, count = views_kernels(), task.dtype, len(users)
+    assert code is not None
+    m, d = task.specs[PERSONAL].shape
+    positives, negatives = task.positives.take(users), task.negatives.take(users)
+    indptr = positives.indptr + negatives.indptr
+    items = np.empty(indptr[-1], np.int64)
+    for user in range(count):
+        items[indptr[user] : indptr[user + 1]] = np.concatenate([positives.row(user), negatives.row(user)])
+    all_liked = (task.positives if task.liked is None else task.liked).take(users)
+    liked = [np.unique(all_liked.row(user)) for user in range(count)]
+    liked_indptr = np.concatenate([[0], np.cumsum([len(rows) for rows in liked])]).astype(np.int64)
+
+    names = list(network.specs) if network else []
+    layers = [task.shared[name] for name in names]
+    theta = np.concatenate([np.empty(0), *(layer.reshape(-1) for layer in layers)]).astype(dtype)
+    begins = np.concatenate([[0], np.cumsum([layer.size for layer in layers])]).astype(np.int64)
+    matrices = [place for place, layer in enumerate(layers) if layer.ndim == 2]
+    widths = [layers[matrices[0]].shape[0], *(layers[place].shape[1] for place in matrices)] if layers else [0]
+    vectors = task.private["user_embedding"][users].astype(dtype)
+    own = task.private[PERSONAL][users].astype(dtype)
+    of_consensus, of_network = np.empty((count, m, d), dtype), np.empty((count, len(theta)), dtype)
+    losses, steps = np.empty(count), np.empty(count, np.int64)
+    rates = [task.rate(name) for name in (table, PERSONAL, "user_embedding")]
+    arguments = (
+        indptr,
+        positives.lengths,
+        items,
+        liked_indptr,
+        np.concatenate([*liked, np.empty(0, np.int64)]).astype(np.int64),
+        np.ascontiguousarray(task.shared[table], dtype=dtype),
+        own,
+        vectors,
+        theta,
+        np.array(widths, np.int64),
+        begins[[place for place, layer in enumerate(layers) if layer.ndim == 2]],
+        begins[[place for place, layer in enumerate(layers) if layer.ndim == 1]],
+        np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64),
+        dtype(options.ace_identity_residual),
+        task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
+        task.options.local_epochs,
+        task.options.batch_size,
+        np.array([*rates, task.rate(names[0]) if names else 0.0]).astype(dtype),
+        np.array([options.fed3cr_beta_a, 2 * options.fed3cr_beta_o / d]).astype(dtype),
+        1.0 if options.fed3cr_literal_scale else float(m),
+        of_consensus,
+        of_network,
+        losses,
+        steps,
+    )
+
+    def work(begin: int, end: int) -> None:
+        with flushed_denormals():
+            code.train_views(begin, end, *arguments)
+
+    # Every step visits the whole catalogue, so a user takes as long as it has steps.
+    spread(work, np.concatenate([[0], np.cumsum(-(-np.diff(indptr) // task.options.batch_size))]))
+    task.private["user_embedding"][users], task.private[PERSONAL][users] = vectors, own
+    changes = Changes(
+        users=users,
+        rows=Ragged.from_lengths(np.full(count, m), np.tile(np.arange(m, dtype=np.int32), count)),
+        loss=losses,
+        steps=steps,
+    )
+    changes.by_item[table] = of_consensus.reshape(count * m, d)
+    for name, layer, begin in zip(names, layers, begins, strict=False):
+        changes.dense[name] = of_network[:, begin : begin + layer.size].reshape(count, *layer.shape)
+    return changes
