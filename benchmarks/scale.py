@@ -87,7 +87,7 @@ def _allocated(folder: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--users", type=int, default=100_000, help="how many are made up; with --dataset, how many it has")
+    parser.add_argument("--users", type=int, default=100_000, help="made up; with --dataset, how many it has")
     parser.add_argument("--items", type=int, default=ITEMS)
     parser.add_argument("--mean-length", type=float, default=MEAN_LENGTH, help="interactions per user")
     parser.add_argument("--dataset", default="", help="a known data set in place of users that are made up")
