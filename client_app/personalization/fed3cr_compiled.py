@@ -73,7 +73,7 @@ def _train(
     layers = [task.shared[name] for name in names]
     theta = np.concatenate([np.empty(0), *(layer.reshape(-1) for layer in layers)]).astype(dtype)
     begins = np.concatenate([[0], np.cumsum([layer.size for layer in layers])]).astype(np.int64)
-    matrices = [place for place, layer in enumerate(layers) if layer.ndim == 2]
+    matrices, biases = ([place for place, layer in enumerate(layers) if layer.ndim == n] for n in (2, 1))
     widths = [layers[matrices[0]].shape[0], *(layers[place].shape[1] for place in matrices)] if layers else [0]
     vectors = task.private["user_embedding"][users].astype(dtype)
     own = task.private[PERSONAL][users].astype(dtype)
@@ -91,8 +91,8 @@ def _train(
         vectors,
         theta,
         np.array(widths, np.int64),
-        begins[[place for place, layer in enumerate(layers) if layer.ndim == 2]],
-        begins[[place for place, layer in enumerate(layers) if layer.ndim == 1]],
+        begins[matrices],
+        begins[biases],
         np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64),
         dtype(options.ace_identity_residual),
         task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
