@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks import fedca_server, local_training, rounds
+from benchmarks import fedca_server, gpu, local_training, rounds
 from benchmarks.machine import describe_machine
 from benchmarks.tables import markdown
 
@@ -26,7 +26,7 @@ def main() -> None:
         "FedCA on the server, one core": fedca_server.quick() if quick else fedca_server.full(),
         "Whole rounds, all users": rounds.quick() if quick else rounds.full(),
         "Growth": rounds.quick_growth() if quick else rounds.full_growth(),
-        "Local training on the GPU": local_training.on_gpu(),
+        "On the GPU": gpu.everything(),
     }
     machine = describe_machine()
     RESULTS.mkdir(exist_ok=True)

@@ -216,37 +216,6 @@ def full(backbone: str = "mf") -> list[dict[str, Any]]:
     return measure(shapes, [16, 32], [256, 2048], optimizers, repetitions=7, backbone=backbone)
 
 
-def on_gpu(repetitions: int = 5) -> list[dict[str, Any]]:
-    """The torch backend on the GPU beside the same on one core of the processor, in wall time; nothing without one."""
-    if not torch.cuda.is_available():
-        return []
-    torch.set_num_threads(1)
-    rows = []
-    for name, size in (("ml-100k", 16), ("ml-1m", 32)):
-        data = shape(name)
-        users = spread(data.histories.train.lengths, SAMPLES["torch"])
-        for batch in (256, 2048):
-            tasks = {device: make_task(data, users, size, batch, "sgd", device=device) for device in ("cpu", "cuda")}
-            times: dict[str, list[float]] = {device: [] for device in tasks}
-            for _ in range(repetitions + 1):
-                for device, task in tasks.items():
-                    times[device].append(seconds("torch", task, time.perf_counter))
-            ratios = [cpu / cuda for cpu, cuda in zip(times["cpu"][1:], times["cuda"][1:], strict=True)]
-            rows.append(
-                {
-                    "shape": name,
-                    "embedding_size": size,
-                    "batch_size": batch,
-                    "device": torch.cuda.get_device_name(),
-                    "users": len(users),
-                    "users_per_second": round(len(users) / statistics.median(times["cuda"][1:]), 1),
-                    "ratio_to_one_core": round(statistics.median(ratios), 2),
-                    "ratio_to_one_core_min": round(min(ratios), 2),
-                }
-            )
-    return rows
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few combinations, under a minute")

@@ -190,7 +190,7 @@ class Batch:
             return table[0][self.rows[0]].unsqueeze(0)
         import torch  # who has tensors has loaded it
 
-        return table[torch.arange(len(table)).unsqueeze(1), self.rows]
+        return table[torch.arange(len(table), device=table.device).unsqueeze(1), self.rows]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ CHUNK_VALUES = 250_000
 METHOD_ROW_VALUES = 120_000
 # A recurrent network takes many small steps, whose fixed cost more users share.
 SEQUENCE_CHUNK_VALUES = 4_000_000
+# A GPU is filled by far more users at once. With gradients, moments and what is made of them, so many values of float32
+# take some 3 GB of its memory.
+GPU_CHUNK_VALUES = 50_000_000
+# Where an item's row stands is looked up in a table of users by items, on the host.
+MOST_PLACES = 2**26
 
 
 def train_stacked(task: LocalTask) -> Iterator[Changes]:
@@ -45,15 +50,18 @@ def train_stacked(task: LocalTask) -> Iterator[Changes]:
     steps = task.positives.lengths if sequential else -(-samples // task.options.batch_size)
     order = np.lexsort((items.lengths, steps))
     kind, limit = (SequenceChunk, SEQUENCE_CHUNK_VALUES) if sequential else (Chunk, CHUNK_VALUES)
+    most = METHOD_ROW_VALUES if task.personalizations and not sequential else limit
+    if task.options.device != "cpu":
+        limit = most = GPU_CHUNK_VALUES
     specs = [task.specs[name] for name in (*task.trained, *task.fixed)]
     width = max(sum(spec.size for spec in specs if spec.by_item) // task.num_items, 1)
     dense = sum(spec.size for spec in specs if not spec.by_item)
-    most = METHOD_ROW_VALUES if task.personalizations and not sequential else limit
     start = 0
     for stop in range(1, len(order) + 1):
         if stop < len(order):
             values, count = int(items.lengths[order[stop]]) * width, stop + 1 - start
-            if count * (values + dense) <= limit and count * values <= most:
+            fits = count * (values + dense) <= limit and count * values <= most
+            if fits and count * task.num_items <= MOST_PLACES:
                 continue
         users = order[start:stop]
         yield kind(task, users, items.take(users)).train()
