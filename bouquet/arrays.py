@@ -146,7 +146,7 @@ def initial_shared(specs: Specs, seed: int) -> Arrays:
 
 def initial_private(name: str, spec: ArraySpec, seed: int, users: Words) -> Array:
     """Initial values of a private array for the users with these keys: [k, *shape]."""
-    source = _private_streams(name, seed, users)
+    source = private_streams(name, seed, users)
     found = np.zeros((len(users), spec.size), dtype=np.float32)
     step = max(1, _DRAWN // max(spec.size, 1))
     for start in range(0, len(users), step):
@@ -169,7 +169,7 @@ def initial_private_rows(name: str, spec: ArraySpec, seed: int, users: Words, ro
     width = math.prod(spec.shape[1:])
     found = np.zeros((len(rows.values), width), dtype=np.float32)
     if spec.init != "zeros" and len(found):
-        source = np.repeat(_private_streams(name, seed, users), width * rows.lengths)
+        source = np.repeat(private_streams(name, seed, users), width * rows.lengths)
         counter = (rows.values.astype(np.int64)[:, None] * width + np.arange(width)).reshape(-1)
         if spec.init == "normal":
             values = spec.scale * some_normals(source, counter, spec.size)
@@ -179,7 +179,7 @@ def initial_private_rows(name: str, spec: ArraySpec, seed: int, users: Words, ro
     return found.reshape(len(found), *spec.shape[1:])
 
 
-def _private_streams(name: str, seed: int, users: Words) -> Words:
+def private_streams(name: str, seed: int, users: Words) -> Words:
     """[k] the stream of a private array of each user."""
     # The name is hashed into the seed, so that two private arrays of a user do not start alike.
     salt = int(generator(seed, 0, Purpose.PRIVATE_INIT, name).integers(2**63))

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import ArraySpec, initial_private, initial_private_rows, initial_shared
+from bouquet.arrays import ArraySpec, initial_private_rows, initial_shared
 from bouquet.config import RunConfig, Scalar, Settings, parsed
 from bouquet.errors import ConfigError
 from bouquet.evaluation.evaluate import ScoreBlock
@@ -27,6 +27,7 @@ from client_app.personalization import check_order
 from client_app.personalization.base import Personalization
 from client_app.state.folders import StateFolders
 from client_app.state.private import PrivateState
+from client_app.training.drawn import drawn_private
 from client_app.training.threads import spread
 from models import Backbone
 
@@ -177,7 +178,7 @@ class Host:
             values = np.empty((len(users), *specs[name].shape), np.float32)
 
             def work(begin: int, end: int) -> None:
-                values[begin:end] = initial_private(name, specs[name], seed, users[begin:end])
+                drawn_private(name, specs[name], seed, users[begin:end], values[begin:end])
 
             spread(work, np.arange(len(users) + 1))
             return values

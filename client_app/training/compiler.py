@@ -20,7 +20,7 @@ from bouquet.extras import is_there
 from bouquet.files import write_atomically
 
 # They are copied together, because one may import another (`from .kernels import …`).
-_MODULES = ("kernels", "row_kernels", "kernels_ncf", "kernels_redundancy", "kernels_views")
+_MODULES = ("kernels", "row_kernels", "kernels_ncf", "kernels_redundancy", "kernels_views", "kernels_normals")
 
 
 def kernels() -> ModuleType | None:
@@ -45,7 +45,12 @@ def redundancy_kernels() -> ModuleType | None:
 
 def views_kernels() -> ModuleType | None:
     """The compiled steps of two views of the items, or None where numba is not installed."""
-    return _load("kernels_views")
+    return _load("kernels_views", "kernels_normals")
+
+
+def normals_kernels() -> ModuleType | None:
+    """The compiled normal numbers, or None where numba is not installed."""
+    return _load("kernels_normals")
 
 
 def in_use() -> list[tuple[str, str, list[Any]]]:
