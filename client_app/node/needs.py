@@ -15,10 +15,12 @@ from bouquet.needs import bytes_of, expected_rows, refuse_disk, update_bytes
 from client_app.node.handlers import BLOCK_BYTES
 from client_app.node.host import Host
 from client_app.node.scoring import takes_tensors
+from client_app.state.kept_rows import MOST_ROWS
+from client_app.state.pieces import PIECE_BYTES
 from client_app.state.row_files import SLOTS
 
-# What a file system gives out at once: a version of own rows begins and ends within such a piece.
-_PIECE = 4096
+# What a file system gives out at once: a version of own rows begins and ends within such a block.
+_BLOCK = 4096
 
 # The block of users in training, its gradients, and what is made of them.
 _BLOCK_COPIES = 3
@@ -71,7 +73,8 @@ def state_bytes(host: Host, shared: Mapping[str, object]) -> float:
 
     Three versions of each user, or two where no checkpoint is gone back to, and none of a user who has not trained; of
     own versions of common tables only the rows that training touches, and the tables that they are from; of tables that
-    are kept by rows those that all rounds have touched. With decoys, as much again for what the server sees.
+    are kept by rows the rows that each training has touched, in whatever versions. With decoys, as much again for what
+    the server sees.
     """
     if host.shown is not host:
         return _state_bytes(host.shown, shared) + _state_bytes(host, shared)
@@ -85,13 +88,16 @@ def _state_bytes(host: Host, shared: Mapping[str, object]) -> float:
     versions = trained_at_least(SLOTS if checkpoints else SLOTS - 1, rounds, config.fraction_train)
     specs, by_rows = private_specs(host, shared), host.by_rows(shared)
     total = float(users * bytes_of({name: spec for name, spec in specs.items() if name not in by_rows}))
-    if by_rows:
-        tables = {name: specs[name] for name in by_rows}
-        total += update_bytes(tables, _touched(host, rounds * config.fraction_train)) + len(tables) * users * _PIECE
     if host.tuned:
-        total += update_bytes(host.tuned, _touched(host)) + users * _PIECE
+        total += update_bytes(host.tuned, _touched(host)) + users * _BLOCK
         total += bytes_of(host.tuned)
-    return sum(versions) * total
+    pieces = 0.0
+    if by_rows and versions:
+        times = rounds * config.fraction_train
+        most = MOST_ROWS * versions[0] * _touched(host, times / versions[0])
+        pieces = update_bytes({name: specs[name] for name in by_rows}, np.minimum(times * _touched(host), most))
+        pieces += len(by_rows) * users * times * PIECE_BYTES
+    return sum(versions) * total + pieces
 
 
 def fewer_rows(host: Host, shared: Mapping[str, object]) -> str:

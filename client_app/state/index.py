@@ -21,14 +21,14 @@ from bouquet.errors import StateError
 from bouquet.files import write_atomically
 from bouquet.randomness import Words
 from bouquet.sealing import Seal
+from client_app.state.kept_rows import PIECES
+from client_app.state.pieces import Pieces
 
 _FORMAT = "2"
 PLAIN, SEALED = "index.safetensors", "index.sealed"
 
 # The file of own rows of common tables: which items, int32 among float32, and their rows in each of the tables.
 OWN = "own_rows"
-# After the name of a private table: the same file of the rows of this table that training has touched.
-ROWS = ".rows"
 
 
 @dataclass
@@ -38,23 +38,26 @@ class Index:
     Attributes:
         rounds: [slots, K] the round of each version; 0: there is none.
         checksums: [files, slots, K] of what each file has of it.
-        touched: by file of rows, [slots, K] how many rows it has of it.
+        touched: by file of own rows, [slots, K] how many it has of it.
         started: [slots, K] the common tables that own versions are from; 0: none.
+        pieces: by table that is kept by rows, what its versions consist of.
     """
 
     rounds: NDArray[np.int32]
     checksums: NDArray[np.uint32]
     touched: dict[str, NDArray[np.int32]]
     started: NDArray[np.uint64]
+    pieces: dict[str, Pieces]
 
     @classmethod
-    def empty(cls, slots: int, users: int, files: int, of_rows: Iterable[str]) -> Index:
+    def empty(cls, slots: int, users: int, files: int, of_rows: Iterable[str], by_rows: Iterable[str]) -> Index:
         """Of users without any version."""
         return cls(
             np.zeros((slots, users), dtype=np.int32),
             np.zeros((files, slots, users), dtype=np.uint32),
             {file: np.zeros((slots, users), dtype=np.int32) for file in of_rows},
             np.zeros((slots, users), dtype=np.uint64),
+            {name: Pieces.empty(slots, users) for name in by_rows},
         )
 
 
@@ -67,17 +70,19 @@ class Stored:
     arrays: dict[str, NDArray[Any]]
 
     @property
-    def files(self) -> list[str]:
-        """The names of the files that it is of."""
-        return self.metadata.get("arrays", "").split(",")
+    def by_rows(self) -> frozenset[str]:
+        """The tables that are kept by rows."""
+        return frozenset(f.removesuffix(PIECES) for f in _files(self.metadata) if f.endswith(PIECES))
 
-    def taken(self, series: str, users: Words, files: Iterable[str], of_rows: Iterable[str]) -> Index:
+    def taken(
+        self, series: str, users: Words, files: Iterable[str], of_rows: Iterable[str], by_rows: Iterable[str]
+    ) -> Index:
         """What it says of these users.
 
         Raises:
             StateError: it belongs to something else.
         """
-        expected = {"format": _FORMAT, "series": series, "arrays": ",".join(files)}
+        expected = {"format": _FORMAT, "series": series, "arrays": _joined(files, by_rows)}
         for key, value in expected.items():
             if self.metadata.get(key) != value:
                 raise StateError(f"{self.path} has {key} '{self.metadata.get(key)}' where '{value}' is expected.")
@@ -90,6 +95,7 @@ class Stored:
             self.arrays["checksums"].copy(),
             {file: self.arrays[_count_of(file)].copy() for file in of_rows},
             np.zeros(rounds.shape, np.uint64) if started is None else started.copy(),
+            {name: Pieces.from_arrays(self.arrays, name) for name in by_rows},
         )
 
 
@@ -115,7 +121,9 @@ def write_index(
     arrays |= {_count_of(file): counts for file, counts in index.touched.items()}
     if OWN in index.touched:
         arrays["origins"] = index.started
-    parts = checked_tensors(arrays, {"format": _FORMAT, "series": series, "arrays": ",".join(files)})
+    for name, pieces in index.pieces.items():
+        arrays |= pieces.arrays(name)
+    parts = checked_tensors(arrays, {"format": _FORMAT, "series": series, "arrays": _joined(files, index.pieces)})
     if seal:
         parts = [seal.close(b"".join(parts), belongs_to)]
     write_atomically(path, parts, durable=durable, private=True)
@@ -131,9 +139,17 @@ def names_in(folder: Path) -> frozenset[str]:
     try:
         content = path.read_bytes()
         check_content(content)
-        return frozenset(file.removesuffix(ROWS) for file in _metadata_of(content)["arrays"].split(",")) - {OWN}
+        return frozenset(file.removesuffix(PIECES) for file in _files(_metadata_of(content))) - {OWN}
     except (OSError, ValueError, KeyError) as error:
         raise StateError(f"{path} cannot be read ({error}).") from None
+
+
+def _files(metadata: dict[str, str]) -> list[str]:
+    return metadata.get("arrays", "").split(",")
+
+
+def _joined(files: Iterable[str], by_rows: Iterable[str]) -> str:
+    return ",".join([*files, *(name + PIECES for name in by_rows)])
 
 
 def _count_of(file: str) -> str:

@@ -9,9 +9,9 @@ The server says which version it goes on from (`bouquet.wire`). Three are what t
 come back to, the one that the newest started from, and the newest.
 
 Of common tables of which every user has a version of its own, only the rows that training touched are kept, and which
-common tables the others are from (`client_app.state.base_tables`). Private tables can be kept by rows, too: a row that
-no training has touched is its initial value, which is drawn again whenever it is wanted. A folder goes on as it was
-begun.
+common tables the others are from (`client_app.state.base_tables`). Private tables can be kept by rows, too, in versions
+that share what has not changed (`client_app.state.kept_rows`): a row that no training has touched is its initial value,
+which is drawn again whenever it is wanted. A folder goes on as it was begun.
 
 With a key, rows and index are sealed (`bouquet.sealing`) in files of their own; state from before the key was given is
 taken over with the first write.
@@ -33,9 +33,11 @@ from bouquet.ragged import Ragged
 from bouquet.randomness import Words
 from bouquet.sealing import Seal
 from client_app.state.base_tables import Origins
-from client_app.state.index import OWN, PLAIN, ROWS, SEALED, Index, read_index, write_index
+from client_app.state.index import OWN, PLAIN, SEALED, Index, read_index, write_index
+from client_app.state.kept_rows import PIECES, KeptRows
+from client_app.state.pieces import Pieces
 from client_app.state.row_files import SLOTS, Place, PlainRows, Row, Rows, SealedRows, checksum
-from client_app.state.row_overrides import OwnRows, either
+from client_app.state.row_overrides import OwnRows
 
 Values = dict[str, NDArray[np.float32]]
 Initial = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
@@ -86,20 +88,19 @@ class PrivateState:
         taken_over = bool(seal) and not path.exists() and plain.exists()  # written before this node had a key
         begun = plain if taken_over else path
         found = read_index(begun, None if taken_over else seal, self._belongs_to("index")) if begun.exists() else None
-        there = found.files if found else [name + ROWS for name in by_rows]
-        self.by_rows = frozenset(name for name in self.specs if name + ROWS in there)
-        # By file of rows: the tables that these are of.
-        self._tables = {name + ROWS: {name: self.specs[name]} for name in sorted(self.by_rows)}
-        self._tables |= {OWN: self._tuned} if self._tuned else {}
+        self.by_rows = frozenset(self.specs) & (found.by_rows if found else frozenset(by_rows))
         self._shapes = {name: spec.shape for name, spec in self.specs.items() if name not in self.by_rows}
-        for file, tables in self._tables.items():
-            num_items = next(iter(tables.values())).shape[0]
-            self._shapes[file] = (num_items + sum(spec.size for spec in tables.values()),)
+        of_rows = [OWN] if self._tuned else []
+        if self._tuned:
+            num_items = next(iter(self._tuned.values())).shape[0]
+            self._shapes[OWN] = (num_items + sum(spec.size for spec in self._tuned.values()),)
         self._rows = {name: self._rows_of(name, seal) for name in self._shapes}
+        in_pieces = sorted(self.by_rows)
         if found:
-            self._index = found.taken(series, users, self._shapes, self._tables)
+            self._index = found.taken(series, users, self._shapes, of_rows, in_pieces)
         else:
-            self._index = Index.empty(SLOTS, len(users), len(self._shapes), self._tables)
+            self._index = Index.empty(SLOTS, len(users), len(self._shapes), of_rows, in_pieces)
+        self._kept = {name: self._kept_rows(name, self._index.pieces[name], seal) for name in in_pieces}
         if taken_over:
             self._take_over()
 
@@ -152,17 +153,12 @@ class PrivateState:
 
     def own_rows(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> OwnRows:
         """The rows in which the users' own versions of common tables differ from these. As `read`."""
-        return self._stored_rows(OWN, positions, *self._slots(positions, versions))
-
-    def _stored_rows(
-        self, file: str, positions: NDArray[np.int64], slots: NDArray[np.int64], known: NDArray[np.bool_]
-    ) -> OwnRows:
-        """What a file of rows has of some versions."""
-        lengths = np.where(known, self._index.touched[file][slots, positions], 0)
+        slots, known = self._slots(positions, versions)
+        lengths = np.where(known, self._index.touched[OWN][slots, positions], 0)
         rows = Ragged.from_lengths(lengths, np.empty(lengths.sum(), np.int32))
-        width = {name: spec.shape[1:] for name, spec in self._tables[file].items()}
+        width = {name: spec.shape[1:] for name, spec in self._tuned.items()}
         found = OwnRows(rows, {name: np.empty((len(rows.values), *width[name]), np.float32) for name in width})
-        self._read(file, slots, positions, _stored(found), known)
+        self._read(OWN, slots, positions, _stored(found), known)
         return found
 
     def _table(
@@ -176,7 +172,7 @@ class PrivateState:
         else:
             values = np.zeros((len(positions), *self.specs[name].shape), dtype=np.float32)
             values[only.row_of_value, only.values] = self._initial_rows(name, positions, only)
-        self._stored_rows(name + ROWS, positions, slots, known).put(name, values)
+        self._kept[name].read(positions, slots, known).put(name, values)
         return values
 
     def _slots(
@@ -220,7 +216,7 @@ class PrivateState:
             started: the common tables that the users' own versions are from.
             own_rows: the rows in which these differ.
             touched: [k] the rows that this training touched of tables that are kept by rows; wanted where there are
-                any.
+                any. Other rows have to be those of `versions`, as `read` gave them.
         """
         self._prepare()
         rounds = self._index.rounds[:, positions]
@@ -231,16 +227,14 @@ class PrivateState:
             for name in self.specs
             if name not in self.by_rows
         }
-        written = {OWN: own_rows} if own_rows is not None else {}
-        if touched is not None:
-            for name in self.by_rows:
-                before = self._stored_rows(name + ROWS, positions, *self._slots(positions, versions))
-                written[name + ROWS] = OwnRows.of(name, values[name], either(before.rows, touched))
-        for file, rows in written.items():
-            stored[file] = _stored(rows)
-            self._index.touched[file][slots, positions] = rows.rows.lengths
         if own_rows is not None:
+            stored[OWN] = _stored(own_rows)
+            self._index.touched[OWN][slots, positions] = own_rows.rows.lengths
             self._index.started[slots, positions] = self._origins.keep(started or {})
+        for name, kept_rows in self._kept.items():
+            from_slots, known = self._slots(positions, versions)
+            assert touched is not None, "tables that are kept by rows are written by rows"
+            kept_rows.write(positions, slots, from_slots, known, values[name], touched, self._durable)
         for index, name in enumerate(self._shapes):
             self._rows[name].write(_in_order(slots, positions, stored[name]), self._durable)
             self._index.checksums[index, slots, positions] = [checksum(row) for row in stored[name]]
@@ -252,11 +246,15 @@ class PrivateState:
         """Make everything that was written since the last commit count, all at once; nothing, where nothing was."""
         if not self._written:
             return
+        for kept in self._kept.values():
+            kept.keep_only(self._index.rounds > 0)
         write_index(
             self.folder / (SEALED if self._seal else PLAIN), self._index, self.series, self.users, self._shapes,
             self._seal, self._belongs_to("index"), self._durable,
         )  # fmt: skip
         self._written = False
+        for kept in self._kept.values():
+            kept.committed()
         if self._tuned:
             self._origins.keep_only(np.unique(self._index.started[self._index.rounds > 0]))
 
@@ -266,6 +264,8 @@ class PrivateState:
         private_folder(self.folder)
         for rows in self._rows.values():
             rows.create()
+        for kept in self._kept.values():
+            kept.file.create()
         self._written = True
 
     def _rows_of(self, name: str, seal: Seal | None) -> Rows:
@@ -273,6 +273,10 @@ class PrivateState:
         if seal:
             return SealedRows(self.folder / f"{name}.sealed", self.users, shape, seal, self._belongs_to(name))
         return PlainRows(self.folder / f"{name}.npy", len(self.users), shape)
+
+    def _kept_rows(self, name: str, pieces: Pieces, seal: Seal | None) -> KeptRows:
+        belongs_to = self._belongs_to(f"{name}{PIECES}")
+        return KeptRows(self.folder, name, self.specs[name], self.users, pieces, seal, belongs_to)
 
     def _belongs_to(self, name: str) -> str:
         return f"{self.series}/{name}"
@@ -285,16 +289,22 @@ class PrivateState:
             plain = self._rows_of(name, None)
             for slot, position in np.argwhere(written).tolist():
                 filled = shape
-                if tables := self._tables.get(name):
-                    words = 1 + sum(spec.size // spec.shape[0] for spec in tables.values())
-                    filled = (self._index.touched[name][slot, position] * words,)
+                if name == OWN:
+                    words = 1 + sum(spec.size // spec.shape[0] for spec in self._tuned.values())
+                    filled = (self._index.touched[OWN][slot, position] * words,)
                 self._rows[name].write(plain.read([(slot, position, (np.empty(filled, np.float32),))]), self._durable)
+        plain_rows = {name: self._kept_rows(name, kept.pieces, None) for name, kept in self._kept.items()}
+        for name, plain_kept in plain_rows.items():
+            self._index.pieces[name] = Pieces.empty(SLOTS, len(self.users))
+            self._kept[name] = self._kept_rows(name, self._index.pieces[name], self._seal)
+            self._kept[name].take_over(plain_kept, self._durable)
         origins = Origins(self.folder, self.series, self._durable, None)
         for digest in np.unique(self._index.started[written & (self._index.started > 0)]):
             self._origins.keep(origins.read(digest))
         self.commit()
         origins.keep_only([])
-        for path in [self.folder / PLAIN, *(self.folder / f"{name}.npy" for name in self._shapes)]:
+        there = [kept.file.path for kept in plain_rows.values()]
+        for path in [self.folder / PLAIN, *(self.folder / f"{name}.npy" for name in self._shapes), *there]:
             path.unlink()
 
 

@@ -88,7 +88,7 @@ class PlainRows:
         with self.path.open("r+b", buffering=0) as file:
             for run in self._runs(rows):
                 # Plain writes, not a writable map: a full disk is then an error and not a killed process.
-                _write(file.fileno(), [part.data for _, _, row in run for part in row], self._offset(start, run[0]))
+                write_all(file.fileno(), [part.data for _, _, row in run for part in row], self._offset(start, run[0]))
             if durable:
                 os.fsync(file.fileno())
 
@@ -168,7 +168,7 @@ class SealedRows:
         with self.path.open("r+b", buffering=0) as file:
             for slot, position, row in rows:
                 sealed = self._seal.close(b"".join(part.tobytes() for part in row), self._owner(position))
-                _write(file.fileno(), [memoryview(sealed)], self._offset(slot, position))
+                write_all(file.fileno(), [memoryview(sealed)], self._offset(slot, position))
             if durable:
                 os.fsync(file.fileno())
 
@@ -183,7 +183,7 @@ class SealedRows:
         return f"{self._belongs_to}/{int(self._users[position]):016x}"
 
 
-def _write(file: int, parts: Sequence[memoryview], offset: int) -> None:
+def write_all(file: int, parts: Sequence[memoryview], offset: int) -> None:
     """Write all of it: a disk that is nearly full takes a part of what it is given, and refuses only the rest."""
     done = os.pwritev(file, parts, offset)
     if done < sum(part.nbytes for part in parts):

@@ -37,11 +37,11 @@ _MANTISSA = np.uint64(2**52 - 1)
 # The exponent of 1, and that of the 53-bit integers that uniform numbers are made of.
 _BIAS = 1023.0 + 53.0
 
-# The 29 bits of a float64 that float32 has not: within 2^9 of the middle, 2^-43 of the number, it is in doubt. Both sides
-# are wrong by less than 2^-48.
+# The 29 bits of a float64 that float32 has not: within 2^9 of the middle, 2^-43 of the number, it is in doubt. Both
+# sides are wrong by less than 2^-48.
 _LOW = np.uint64(2**29 - 1)
 _DOUBT_BEGIN, _DOUBT_WIDTH = np.uint64(2**28 - 2**9), np.uint64(2**10)
-# Where a sine or cosine is smaller than this, or the result nearly nothing, digits were lost, and it is in doubt as well.
+# Where a sine or cosine is smaller than this, or the result nearly nothing, digits were lost: in doubt as well.
 _SMALL, _TINY = 1e-9, 1e-30
 
 _inline = numba.njit(inline="always", error_model="numpy")

@@ -126,7 +126,7 @@ def test_what_no_training_touched_takes_no_disk(tmp_path):
     touched = Ragged.from_lengths(np.full(20, 40), np.tile(np.arange(40), 20))
     state.write(everyone, 1, none, none, {"table": np.ones((20, 8000, 32), np.float32)}, touched=touched)
     state.commit()
-    assert (tmp_path / "table.rows.npy").stat().st_blocks * 512 < 20 * 4 * 4096
+    assert (tmp_path / "table.pieces").stat().st_blocks * 512 < 20 * 4 * 4096
     assert state.read(everyone, np.ones(20, int))["table"].sum() == 20 * 40 * 32
 
 
@@ -170,8 +170,8 @@ def test_a_run_is_the_same_by_rows(tmp_path, method, backend, monkeypatch):
     monkeypatch.setattr(client_app.node.host, "FEW_ROWS", 2)
     run_here(tmp_path / "rows", run | {"num-server-rounds": 4}, 3)
     rows = run_here(tmp_path / "rows", run | {"resume": str(tmp_path / "rows")}, 3)
-    assert list((tmp_path / "rows" / "nodes").rglob("*.rows.npy"))
-    assert not list((tmp_path / "whole" / "nodes").rglob("*.rows.npy"))
+    assert list((tmp_path / "rows" / "nodes").rglob("*.pieces"))
+    assert not list((tmp_path / "whole" / "nodes").rglob("*.pieces"))
     assert_equal_runs(rows, whole)
 
 
@@ -234,5 +234,21 @@ def test_disk_by_rows_is_told(tmp_path):
     host = host_of(run, {"partition-id": 0, "num-partitions": 1})
     sizes, m = host.histories.train.lengths, host.histories.num_items
     rows = sizes + (m - sizes) * (1 - np.exp(-4 * sizes / (m - sizes)))
-    expected = 5 * 4 * rows.sum() + len(sizes) * (4 * 4 + 4096)
+    vectors = len(sizes) * 4 * 4
+    expected = 5 * 4 * rows.sum() + len(sizes) * 24 + vectors
     assert state_bytes(host, host.shared_specs) == pytest.approx(expected)
+
+    def after(rounds, **changes):
+        run = small_settings(tmp_path, strategy="fedrap", num_server_rounds=rounds, **changes)
+        host = host_of(run, {"partition-id": 0, "num-partitions": 1})
+        return state_bytes(host, host.shared_specs)
+
+    # Versions share what has not changed: another round takes another round's rows, and a checkpoint a vector more.
+    different = sizes + (m - sizes) * (1 - np.exp(-8 * sizes / (m - sizes)))
+    both = 5 * 4 * np.minimum(2 * rows, 1.5 * different).sum() + 2 * len(sizes) * 24 + 2 * vectors
+    assert after(2, checkpoint_every=0) == pytest.approx(both)
+    assert after(3, checkpoint_every=1) - after(3, checkpoint_every=0) == pytest.approx(vectors)
+    # However often a user trains, a version has no more than half of its rows again: 1.5 of 60.
+    assert after(1000, checkpoint_every=0) == pytest.approx(
+        1.5 * 5 * 4 * m * len(sizes) + 1000 * len(sizes) * 24 + 2 * vectors
+    )
