@@ -9,7 +9,6 @@ long to read.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from bouquet.sealing import Seal
 from client_app.state.piece_file import PieceFile
 from client_app.state.pieces import Pieces
 from client_app.state.row_files import Row, checksum
-from client_app.state.row_overrides import OwnRows, either
+from client_app.state.row_overrides import OwnRows, either, stored
 from client_app.state.space import Space
 
 # After the name of the table.
@@ -86,7 +85,7 @@ class KeptRows:
         some = np.flatnonzero(lengths)
         if not len(some):
             return
-        content = _split(OwnRows.of(self.name, tables, rows), self.name)
+        content = stored(OwnRows.of(self.name, tables, rows))
         new = [content[user] for user in some.tolist()]
         if self._space is None:
             # Of what was committed: nothing of it may be written over until the next commit.
@@ -103,12 +102,12 @@ class KeptRows:
     ) -> tuple[Ragged, NDArray[np.int32], NDArray[np.int64]]:
         """[k] the rows of each user's new piece, the piece before it, and at least how many rows both chains have."""
         chains = self.pieces.chains(heads)
-        stored = np.bincount(chains.row_of_value, self.pieces.lengths[chains.values], len(heads)).astype(np.int64)
+        there = np.bincount(chains.row_of_value, self.pieces.lengths[chains.values], len(heads)).astype(np.int64)
         distinct = touched.lengths
         some = heads >= 0
         distinct[some] = np.maximum(distinct[some], self.pieces.distinct[heads[some]])
         too_long = chains.lengths >= LONGEST + positions % SPREAD
-        doubtful = np.flatnonzero((stored + touched.lengths > MOST_ROWS * distinct) | too_long)
+        doubtful = np.flatnonzero((there + touched.lengths > MOST_ROWS * distinct) | too_long)
         if not len(doubtful):
             return touched, heads, distinct
         heads_then, rows_then = self._last
@@ -116,7 +115,7 @@ class KeptRows:
             rows_then = self._read(positions, heads).rows
         all_rows = either(rows_then.take(doubtful), touched.take(doubtful))
         distinct[doubtful] = all_rows.lengths
-        anew = (stored + touched.lengths > MOST_ROWS * distinct) | too_long
+        anew = (there + touched.lengths > MOST_ROWS * distinct) | too_long
         if not anew.any():
             return touched, heads, distinct
         lengths = np.where(anew, distinct, touched.lengths)
@@ -162,7 +161,7 @@ class KeptRows:
         numbers = chains.values
         found = self._empty(self.pieces.lengths[numbers])
         self.file.read(
-            self.pieces.offsets[numbers], positions[chains.row_of_value], _split(found, self.name),
+            self.pieces.offsets[numbers], positions[chains.row_of_value], stored(found),
             self.pieces.checksums[numbers],
         )  # fmt: skip
         lengths = np.bincount(chains.row_of_value, self.pieces.lengths[numbers], len(heads)).astype(np.int64)
@@ -176,10 +175,4 @@ class KeptRows:
         return OwnRows(rows, {self.name: np.empty((len(rows.values), *self._spec.shape[1:]), np.float32)})
 
     def _room(self, lengths: NDArray[np.integer]) -> list[Row]:
-        return _split(self._empty(lengths), self.name)
-
-
-def _split(rows: OwnRows, name: str) -> list[Row]:
-    """Each user's item numbers, as if they were float32, and rows: views of both."""
-    items, values, bounds = rows.rows.values.view(np.float32), rows.values[name], rows.rows.indptr.tolist()
-    return [(items[begin:end], values[begin:end]) for begin, end in pairwise(bounds)]
+        return stored(self._empty(lengths))

@@ -20,7 +20,6 @@ taken over with the first write.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +35,8 @@ from client_app.state.base_tables import Origins
 from client_app.state.index import OWN, PLAIN, SEALED, Index, read_index, write_index
 from client_app.state.kept_rows import PIECES, KeptRows
 from client_app.state.pieces import Pieces
-from client_app.state.row_files import SLOTS, Place, PlainRows, Row, Rows, SealedRows, checksum
-from client_app.state.row_overrides import OwnRows
+from client_app.state.row_files import SLOTS, PlainRows, Row, Rows, SealedRows, checksum, in_order
+from client_app.state.row_overrides import OwnRows, stored
 
 Values = dict[str, NDArray[np.float32]]
 Initial = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
@@ -158,7 +157,7 @@ class PrivateState:
         rows = Ragged.from_lengths(lengths, np.empty(lengths.sum(), np.int32))
         width = {name: spec.shape[1:] for name, spec in self._tuned.items()}
         found = OwnRows(rows, {name: np.empty((len(rows.values), *width[name]), np.float32) for name in width})
-        self._read(OWN, slots, positions, _stored(found), known)
+        self._read(OWN, slots, positions, stored(found), known)
         return found
 
     def _table(
@@ -195,7 +194,7 @@ class PrivateState:
         """Read versions of one array into the rows of the users who have any."""
         if not known.any():
             return
-        places = _in_order(slots[known], positions[known], [rows[k] for k in np.flatnonzero(known).tolist()])
+        places = in_order(slots[known], positions[known], [rows[k] for k in np.flatnonzero(known).tolist()])
         expected = self._index.checksums[list(self._shapes).index(name)]
         for slot, position, row in self._rows[name].read(places):
             if checksum(row) != expected[slot, position]:
@@ -222,13 +221,13 @@ class PrivateState:
         rounds = self._index.rounds[:, positions]
         stays = (rounds > 0) & (rounds < round_) & ((rounds == versions) | (rounds == kept))
         slots = (~stays).argmax(axis=0)
-        stored: dict[str, list[Row]] = {
+        content: dict[str, list[Row]] = {
             name: [(row,) for row in np.ascontiguousarray(values[name], dtype=np.float32)]
             for name in self.specs
             if name not in self.by_rows
         }
         if own_rows is not None:
-            stored[OWN] = _stored(own_rows)
+            content[OWN] = stored(own_rows)
             self._index.touched[OWN][slots, positions] = own_rows.rows.lengths
             self._index.started[slots, positions] = self._origins.keep(started or {})
         for name, kept_rows in self._kept.items():
@@ -236,8 +235,8 @@ class PrivateState:
             assert touched is not None, "tables that are kept by rows are written by rows"
             kept_rows.write(positions, slots, from_slots, known, values[name], touched, self._durable)
         for index, name in enumerate(self._shapes):
-            self._rows[name].write(_in_order(slots, positions, stored[name]), self._durable)
-            self._index.checksums[index, slots, positions] = [checksum(row) for row in stored[name]]
+            self._rows[name].write(in_order(slots, positions, content[name]), self._durable)
+            self._index.checksums[index, slots, positions] = [checksum(row) for row in content[name]]
         # What gave way must never be taken for another round's: a stopped run may have left the same numbers.
         self._index.rounds[:, positions] = np.where(stays, rounds, 0)
         self._index.rounds[slots, positions] = round_
@@ -316,17 +315,3 @@ def _rows_of_whole(initial: Initial) -> InitialRows:
         return values[rows.row_of_value if len(values) > 1 else 0, rows.values]
 
     return rows_of
-
-
-def _in_order(slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row]) -> list[Place]:
-    """Versions in the order of the file, so that neighbours are read and written together."""
-    order = np.lexsort((positions, slots)).tolist()
-    at, whose = slots.tolist(), positions.tolist()
-    return [(at[k], whose[k], rows[k]) for k in order]
-
-
-def _stored(own_rows: OwnRows) -> list[Row]:
-    """What is stored of each user's own rows: the item numbers as they are, and the rows of every table."""
-    arrays = [own_rows.rows.values.view(np.float32), *(own_rows.values[name] for name in sorted(own_rows.values))]
-    bounds = own_rows.rows.indptr.tolist()
-    return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(bounds)]

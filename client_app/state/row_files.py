@@ -192,6 +192,13 @@ def write_all(file: int, parts: Sequence[memoryview], offset: int) -> None:
             done += os.pwrite(file, whole[done:], offset + done)
 
 
+def in_order(slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row]) -> list[Place]:
+    """Versions in the order of the file, so that neighbours are read and written together."""
+    order = np.lexsort((positions, slots)).tolist()
+    at, whose = slots.tolist(), positions.tolist()
+    return [(at[k], whose[k], rows[k]) for k in order]
+
+
 def checksum(row: Row) -> int:
     """CRC-32 of a row; of a long part that of sums of its words, which takes a tenth of the time.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,16 @@ class OwnRows:
     def put(self, name: str, tables: NDArray[np.float32]) -> None:
         """Put the rows of an array into the tables [k, m, …] of all users."""
         tables[self.rows.row_of_value, self.rows.values] = self.values[name]
+
+
+def stored(own_rows: OwnRows) -> list[tuple[NDArray[np.float32], ...]]:
+    """What is stored of each user's own rows: the item numbers as they are, and the rows of every table.
+
+    Views of both, so that what is read into them is in `own_rows`.
+    """
+    arrays = [own_rows.rows.values.view(np.float32), *(own_rows.values[name] for name in sorted(own_rows.values))]
+    bounds = own_rows.rows.indptr.tolist()
+    return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(bounds)]
 
 
 def either(first: Ragged, second: Ragged) -> Ragged:

@@ -1,6 +1,8 @@
 """Versions that share what has not changed: they read back as if each were whole, and take what they differ in."""
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from client_app.state import kept_rows
 from client_app.state.pieces import Pieces
 from client_app.state.private import PrivateState
 from client_app.state.space import Space
+from tests.conftest import REPOSITORY
 
 KEY = Seal(bytes(range(32)))
 SEALS = pytest.mark.parametrize("seal", [None, KEY], ids=["plain", "sealed"])
@@ -112,6 +115,41 @@ def test_damage_is_an_error_that_names_the_file(tmp_path, seal, damage):
         file.unlink()
     with pytest.raises(StateError, match=file.name):
         opened(tmp_path, seal).read(everyone, none + 1)
+
+
+def test_a_process_that_is_killed_leaves_what_it_had_committed(tmp_path):
+    """Killed while it is at work, at whatever it does then; round r adds r to rows r, r + 1 and r + 2 of everybody."""
+    script = """
+import sys
+from pathlib import Path
+import numpy as np
+from tests.client_app.test_pieces import opened, train
+
+users = np.arange(40)
+for round_ in range(1, 10_000):
+    state = opened(Path(sys.argv[1]), None, 40, 50)
+    rows = [[(round_ + place) % 50 for place in range(3)]] * 40
+    train(state, users, round_, users * 0 + round_ - 1, users * 0, [sorted(own) for own in rows], round_)
+    state.commit()
+    print(round_, flush=True)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        for _ in range(90):
+            said = int(process.stdout.readline())
+        process.kill()
+        said = int((process.stdout.read().split() or [said])[-1])
+    users = np.arange(40)
+    state = opened(tmp_path, None, 40, 50)
+    newest = int(state.newest()[0])
+    assert (state.newest() == newest).all()
+    assert newest in (said, said + 1)
+    expected = state.read(users, users * 0)["table"]
+    for round_ in range(1, newest + 1):
+        before = expected.copy()
+        expected[:, [(round_ + place) % 50 for place in range(3)]] += np.float32(round_)
+    np.testing.assert_array_equal(state.read(users, users * 0 + newest)["table"], expected)
+    np.testing.assert_array_equal(state.read(users, users * 0 + newest - 1)["table"], before)
 
 
 # -- what it takes -----------------------------------------------------------------------------------------------------
