@@ -5,6 +5,7 @@ Needs are counted from below, from arrays that are certainly there at once, so t
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import shutil
@@ -55,6 +56,12 @@ def expected_rows(
     left = np.maximum(num_items - sizes, 0)
     hit = -np.expm1(-negatives_per_positive * sizes / np.maximum(left, 1))
     return np.minimum(sizes + left * hit, num_items)
+
+
+def trained_at_least(times: int, rounds: int, fraction: float) -> list[float]:
+    """For 1, 2, … `times` the share of users who train so often in so many rounds with this fraction of all users."""
+    exactly = [math.comb(rounds, k) * fraction**k * (1 - fraction) ** (rounds - k) for k in range(min(times, rounds))]
+    return [max(0.0, 1 - sum(exactly[: k + 1])) for k in range(len(exactly))]
 
 
 def free_memory(*, of_process: bool = True) -> int:

@@ -1,16 +1,19 @@
-"""FedCA over rounds: what the server keeps of every user, and when the stages of `fedca` run."""
+"""FedCA over rounds: what the server keeps of users, and when the stages of `fedca` run.
+
+A user who has never taken part has the tables that all start from, and nothing is kept of it. Those of the others lie
+in files (`strategies.federation.user_rows`); in memory are the tables of a round's users.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import Array, Arrays, Specs, exchanged, initial_shared
 from bouquet.config import RunConfig
+from bouquet.errors import ConfigError
 from bouquet.extras import need
 from bouquet.methods import only_embeddings
 from bouquet.methods.fedca import FedCAOptions, interpolate
@@ -20,17 +23,20 @@ from bouquet.records import Report
 from bouquet.reporting.heatmaps import write_heatmaps
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply, Update
-from strategies.fedca import complementarity_matrix, composite_weights, mix, similarity_matrix
-from strategies.fedca_variants import component_similarity, drawn_weights, largest_weights
+from strategies.fedca import mix
+from strategies.fedca_features import KeptFeatures
+from strategies.fedca_weights import Weighing
 from strategies.federation.base import BaseStrategy, Extra
-
-# Users whose part of S, C and W a run leaves behind (Fig. 7).
-SHOWN_USERS = 10
+from strategies.federation.user_rows import UserRows, share_of_rows
+from strategies.numerics.checks import refuse_broken_state
 
 # Tables of so many users are taken at once: they stay in the cache until they are stored.
 USERS_AT_ONCE = 32
+# What was sent to them, what they had before, and what these make together.
+_BLOCK_COPIES = 3
 
-T = TypeVar("T")
+# An evaluation of more tables than this, and than a round has, is made in parts.
+EVALUATED_BYTES = 2**29
 
 
 class FedCA(BaseStrategy):
@@ -71,52 +77,79 @@ class FedCA(BaseStrategy):
         return bytes_of(self.returning(self.roster.specs))
 
     def kept_bytes(self) -> int:
-        """Each user's last table and the one mixed for it; features are small beside them."""
-        return 2 * len(self.roster.users) * self.personal_bytes()
+        """Where the two kinds of tables of each user lie, and features where those of an earlier round are wanted."""
+        count, options = len(self.roster.users), self.options
+        features = options.fedca_mix_all_users and options.fedca_beta > 0
+        index = 2 * count * (8 + 4 * len(self.returning(self.roster.specs)))
+        return index + features * 4 * count * options.fedca_k * self.config.embedding_size
+
+    def stored_bytes(self) -> float:
+        """The last and the mixed table of all who have taken part, and those of the last checkpoint beside them."""
+        config = self.config
+        fraction = 1.0 if self.options.fedca_mix_all_users else config.fraction_train
+        share = share_of_rows(config.num_server_rounds, config.checkpoint_every, fraction)
+        return 2 * self.personal_bytes() * (1 + share * len(self.roster.users))
+
+    def evaluation_bytes(self) -> float:
+        sent = self.options.fedca_evaluate == "mixed"
+        return sent * min(len(self.roster.users), self._evaluated_at_once()) * self.personal_bytes()
 
     def working_bytes(self) -> float:
-        """The tables to mix, those that similarity compares, and s, c, the weights and what they are projected from."""
+        """The tables to mix, those that similarity compares, those that updates are being added to, and s, c, the
+        weights and what they are projected from.
+        """
         options, count = self.options, len(self.roster.users)
         pool = options.fedca_mix_fraction * (count if options.fedca_mix_all_users else self.users_per_round())
         matrices = 2 + (options.fedca_alpha > 0 or options.fedca_drawn_neighbours > 0) + (options.fedca_beta > 0)
-        return 2 * pool * self.personal_bytes() + 8 * matrices * pool**2
+        tables = pool * (1 if options.fedca_server_learning_rate == 1 else 2)
+        taken = _BLOCK_COPIES * min(USERS_AT_ONCE, self.users_per_round())
+        return (tables + taken) * self.personal_bytes() + 8 * matrices * pool**2
 
     def prepare(self) -> None:
-        base = initial_shared(self.returning(self.roster.specs), self.config.seed)
-        count = len(self.roster.users)
-        self.tables = {name: np.repeat(values[None], count, axis=0) for name, values in base.items()}
-        self.aggregates = {name: values.copy() for name, values in self.tables.items()}
-        self.features: NDArray[np.float32] | None = None
-        self._stages: dict[str, float] = {}
-        self._shown: dict[str, NDArray[np.floating]] = {}
+        self._base = initial_shared(self.returning(self.roster.specs), self.config.seed)
+        folder, count = self.directory.rows_by_user, len(self.roster.users)
+        self.tables = UserRows(folder, "table", self._base, count)
+        self.aggregates = UserRows(folder, "aggregate", self._base, count)
+        self._features = KeptFeatures(count, everybody=self.options.fedca_mix_all_users)
+        self.weighing = Weighing(self.options, self.config.seed)
+        self._shown: Extra = {}
 
     def personal(self, users: NDArray[np.int64]) -> Arrays:
-        everyone = np.array_equal(users, np.arange(len(self.roster.users)))  # then nothing has to be copied
-        return {name: values if everyone else values[users] for name, values in self.aggregates.items()}
+        return {name: self.aggregates.read(name, users) for name in self._base}
 
     def personal_to_evaluate(self, users: NDArray[np.int64]) -> Arrays:
-        return self.personal(users) if self.options.fedca_evaluate == "mixed" else {}
+        """Nothing for those of whom nothing is kept: their devices know what all start from."""
+        mixed = self.options.fedca_evaluate == "mixed" and self.aggregates.places[users].any()
+        return self.personal(users) if mixed else {}
+
+    def parts_to_evaluate(self) -> list[NDArray[np.int64]]:
+        everybody, at_once = np.arange(len(self.roster.users)), self._evaluated_at_once()
+        if self.options.fedca_evaluate == "trained" or len(everybody) <= at_once:
+            return [everybody]
+        kept = self.aggregates.places > 0
+        mixed = everybody[kept]
+        parts = [everybody[~kept], *(mixed[begin : begin + at_once] for begin in range(0, len(mixed), at_once))]
+        return [part for part in parts if len(part)]
 
     def aggregate(
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
     ) -> Arrays:
         """Algorithm 1, lines 7 to 9 and the mixing of the next line 3."""
-        self._stages = {}
-        for reply, members in zip(replies, users, strict=True):
-            self._take(reply, members)
         trained = np.sort(np.concatenate(users))
         pool = np.arange(len(self.roster.users)) if self.options.fedca_mix_all_users else trained
         pool = self._drawn(server_round, pool)
-        mixed = {name: self._to_mix(name, pool, trained) for name in self.tables}
-        if self.options.fedca_server_learning_rate != 1:
-            for name, tables in self.tables.items():
-                self.aggregates[name][trained] = tables[trained]  # who is not mixed goes on with its own
-        weights = self._weights(server_round, pool)
-        self._timed("mixing", lambda: self._mix(weights, pool, mixed))
+        mixed = self._to_mix(pool, trained)
+        self._features.begin(trained)
+        for reply, members in zip(replies, users, strict=True):
+            self._take(server_round, reply, members, pool, mixed)
+        weights = self._weights(server_round, pool, mixed)
+        begin = time.perf_counter()
+        self._mix(server_round, weights, pool, mixed)
+        seconds = self.weighing.seconds | {"mixing": time.perf_counter() - begin}
         support = (weights > 0).sum(axis=1)
         self.note(
             fedca={
-                "seconds": self._stages,
+                "seconds": seconds,
                 "support": {"mean": float(support.mean()), "least": int(support.min()), "most": int(support.max())},
                 "own_weight": float(np.diagonal(weights).mean()),
             }
@@ -126,65 +159,91 @@ class FedCA(BaseStrategy):
     def finish(self) -> None:
         """Leave S, C and W of some users of the last round, as arrays and as pictures."""
         write_heatmaps(self.directory.path / "fedca", self._shown)
+        if not self.config.checkpoint_every:  # then nobody goes on from it
+            for rows in (self.tables, self.aggregates):
+                rows.remove()
 
     def extra_arrays(self) -> Extra:
-        extra: Extra = {f"table/{name}": values for name, values in self.tables.items()}
-        extra |= {f"aggregate/{name}": values for name, values in self.aggregates.items()}
-        # Of the last round; a run that is resumed after it shows them all the same.
-        extra |= {f"shown/{name}": values for name, values in self._shown.items()}
-        return extra if self.features is None else extra | {"features": self.features}
+        # Matrices are of the last round; a run that is resumed after it shows them all the same.
+        shown: Extra = {f"shown/{name}": values for name, values in self._shown.items()}
+        return shown | self.tables.index() | self.aggregates.index() | self._features.arrays()
 
     def restore_extra(self, arrays: Extra) -> None:
-        for name in self.tables:
-            self.tables[name], self.aggregates[name] = arrays[f"table/{name}"], arrays[f"aggregate/{name}"]
-        self.features = arrays.get("features")
+        if "place/table" not in arrays:
+            raise ConfigError("The checkpoint is of a version that kept all tables in it; start a new run.")
+        for rows in (self.tables, self.aggregates):
+            rows.restore(arrays)
+        self._features.restore(arrays)
         self._shown = {key.removeprefix("shown/"): v for key, v in arrays.items() if key.startswith("shown/")}
 
+    def checkpoint_due(self) -> None:
+        for rows in (self.tables, self.aggregates):
+            rows.checkpoint_due()
+
+    def checkpoint_written(self) -> None:
+        for rows in (self.tables, self.aggregates):
+            rows.checkpoint_written()
+
     def users_joined(self, count: int) -> None:
-        base = initial_shared(self.roster.specs, self.config.seed)
-        for kept in (self.tables, self.aggregates):
-            for name, values in kept.items():
-                kept[name] = np.concatenate([values, np.repeat(base[name][None], count, axis=0)])
-        if self.features is not None:
-            nothing = np.zeros((count, *self.features.shape[1:]), np.float32)
-            self.features = np.concatenate([self.features, nothing])
+        for kept in (self.tables, self.aggregates, self._features):
+            kept.users_joined(count)
 
     def users_forgotten(self, positions: NDArray[np.int64]) -> None:
-        for kept in (self.tables, self.aggregates):
-            for name, values in kept.items():
-                kept[name] = np.delete(values, positions, axis=0)
-        if self.features is not None:
-            self.features = np.delete(self.features, positions, axis=0)
+        for kept in (self.tables, self.aggregates, self._features):
+            kept.users_forgotten(positions)
+
+    def _evaluated_at_once(self) -> int:
+        """How many users with tables of their own are asked at once: a round's, and more where tables are small."""
+        return max(self.users_per_round(), EVALUATED_BYTES // self.personal_bytes())
 
     # -- stages ----------------------------------------------------------------------------------------------------
 
-    def _take(self, reply: TrainReply, members: NDArray[np.int64]) -> None:
-        """Put the users' new tables in place of their old ones.
+    def _to_mix(self, pool: NDArray[np.int64], trained: NDArray[np.int64]) -> Arrays:
+        """[p, …] the tables of the users to mix, where those of this round are put in by `_take`."""
+        mixed = {name: np.empty((len(pool), *values.shape), np.float32) for name, values in self._base.items()}
+        others = np.flatnonzero(~np.isin(pool, trained))
+        for name, values in mixed.items():
+            for begin in range(0, len(others), USERS_AT_ONCE):
+                some = others[begin : begin + USERS_AT_ONCE]
+                values[some] = self.tables.read(name, pool[some])
+        return mixed
+
+    def _take(
+        self, server_round: int, reply: TrainReply, members: NDArray[np.int64], pool: NDArray[np.int64], mixed: Arrays
+    ) -> None:
+        """Put the users' new tables in place of their old ones, and among those to mix.
 
         What will be mixed for others has gone η times as far, where η is the server learning rate: a mean over many
-        users, of whom few touched a row, would hardly move it.
+        users, of whom few touched a row, would hardly move it. Who is not mixed goes on with its own.
         """
         rate = np.float32(self.options.fedca_server_learning_rate)
-        for name, packed in reply.rows.items():
-            for begin in range(0, len(members), USERS_AT_ONCE):
-                block = slice(begin, min(begin + USERS_AT_ONCE, len(members)))
-                users, start = members[block], self._start(name, members[block])
+        for begin in range(0, len(members), USERS_AT_ONCE):
+            block = slice(begin, min(begin + USERS_AT_ONCE, len(members)))
+            users = members[block]
+            chosen = np.isin(users, pool)
+            places = np.searchsorted(pool, users[chosen])
+            own: Arrays = {}
+            for name, packed in reply.rows.items():
+                own[name] = start = self._start(name, users)
                 at, change = packed.where(block)
                 longer = start.copy() if rate != 1 else start
                 start[at] += change
-                self.tables[name][users] = start
                 if rate != 1:
                     longer[at] += rate * change
-                self.aggregates[name][users] = longer
+                mixed[name][places] = longer[chosen]
+            refuse_broken_state({f"table/{name}": values for name, values in own.items()}, _broken(server_round))
+            self.tables.write(users, own)
+            if not chosen.all():
+                self.aggregates.write(users[~chosen], {name: values[~chosen] for name, values in own.items()})
         if "features" in reply.reports:
-            self._keep_features(members, reply.reports["features"])
+            self._features.take(members, reply.reports["features"])
 
     def _start(self, name: str, members: NDArray[np.int64]) -> Array:
         """What the uploaded change adds to: where the device started, or with noise the aggregate alone."""
-        sent = self.aggregates[name][members]
+        sent = self.aggregates.read(name, members)
         if self.options.fedca_ldp_delta > 0:
             return sent
-        mixed = interpolate(self.tables[name][members], sent, self.options.fedca_rho)
+        mixed = interpolate(self.tables.read(name, members), sent, self.options.fedca_rho)
         first = self.versions[members] == 0
         mixed[first] = sent[first]
         return mixed
@@ -196,89 +255,26 @@ class FedCA(BaseStrategy):
         source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING, "mixing")
         return np.sort(source.choice(pool, size, replace=False))
 
-    def _keep_features(self, members: NDArray[np.int64], features: NDArray[np.float32]) -> None:
-        width = features.shape[2]
-        if self.features is None or self.features.shape[2] < width:  # left vectors grow with the longest history
-            wider = np.zeros((len(self.roster.users), features.shape[1], width), np.float32)
-            if self.features is not None:
-                wider[:, :, : self.features.shape[2]] = self.features
-            self.features = wider
-        self.features[members, :, :width] = features
-        self.features[members, :, width:] = 0
-
-    def _prior(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
-        sizes = self.roster.sizes[users].astype(float)
-        return sizes if self.options.fedca_prior == "size" else np.ones(len(users))
-
-    def _weights(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.float64]:
-        options = self.options
-        table = next(self.tables[name][pool] for name, spec in self.roster.specs.items() if spec.by_item)
-        nothing = np.zeros((len(pool), len(pool)))
-        similar = complementary = nothing
-        if options.fedca_alpha > 0 or options.fedca_drawn_neighbours:
-            measure = similarity_matrix if options.fedca_similarity == "eq6" else component_similarity
-            similar = self._timed("similarity", lambda: measure(table))
-        if options.fedca_beta > 0 and self.features is not None:
-            features = self.features[pool]
-            complementary = self._timed("complementarity", lambda: self._complementarity(features))
-        weights = self._timed("weights", lambda: self._of_everybody(server_round, pool, similar, complementary))
-        if options.fedca_neighbours:
-            weights = largest_weights(weights, options.fedca_neighbours)
-        if options.fedca_global_share:
-            prior = self._prior(pool)
-            weights = (1 - options.fedca_global_share) * weights + options.fedca_global_share * prior / prior.sum()
-        self._show(pool, similar, complementary, weights)
+    def _weights(self, server_round: int, pool: NDArray[np.int64], mixed: Arrays) -> NDArray[np.float64]:
+        """[p, p] how much each of these users takes of each."""
+        table = None
+        if self.weighing.compares_tables:
+            name = next(name for name, spec in self.roster.specs.items() if spec.by_item)
+            # Before they are mixed, and when they have gone no further, those to mix are the users' own.
+            same = self.options.fedca_server_learning_rate == 1
+            table = mixed[name] if same else self.tables.read(name, pool)
+        weights = self.weighing.weights(server_round, self.roster.sizes[pool], table, self._features.of(pool))
+        chosen, matrices = self.weighing.shown
+        self._shown = matrices | {"users": self.roster.users[pool[chosen]]}
         return weights
 
-    def _of_everybody(
-        self, server_round: int, pool: NDArray[np.int64], similar: NDArray[np.float64], other: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Weights of eq. 5 from similarity and complementarity, or what stands in their place."""
-        options, prior = self.options, self._prior(pool)
-        if options.fedca_drawn_neighbours:
-            source = generator(self.config.seed, server_round, Purpose.USER_SAMPLING, "neighbours")
-            return drawn_weights(similar, prior, options.fedca_nearest, options.fedca_drawn_neighbours, source)
-        return composite_weights(
-            similar,
-            other,
-            prior,
-            options.fedca_alpha,
-            options.fedca_beta,
-            objective=options.fedca_objective,
-            solver=options.fedca_solver,
-            cap=max(options.fedca_weight_cap, 1 / len(pool)) if options.fedca_weight_cap else None,
-        )
-
-    def _complementarity(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        options = self.options
-        pairing, sign = options.fedca_complementarity_pairing, options.fedca_complementarity_sign
-        if options.fedca_complementarity_measure == "sin":
-            cosine = complementarity_matrix(features, paired=pairing)
-            sine = np.sqrt(np.clip(1 - cosine**2, 0, 1))
-            return sine if sign == "printed" else 1 - sine
-        return complementarity_matrix(features, paired=pairing, sign=sign)
-
-    def _to_mix(self, name: str, pool: NDArray[np.int64], trained: NDArray[np.int64]) -> Array:
-        """The tables of some users as others will get them; `_take` has left those of this round in `aggregates`."""
-        chosen = self.tables[name][pool]
-        fresh = np.isin(pool, trained)
-        chosen[fresh] = self.aggregates[name][pool[fresh]]
-        return chosen
-
-    def _mix(self, weights: NDArray[np.float64], pool: NDArray[np.int64], tables: Arrays) -> None:
-        for name, values in tables.items():
+    def _mix(self, server_round: int, weights: NDArray[np.float64], pool: NDArray[np.int64], tables: Arrays) -> None:
+        for values in tables.values():
             flat = values.reshape(len(pool), len(values[0]), -1)  # a view: a bias has no third axis
             mix(weights, flat, out=flat)
-            self.aggregates[name][pool] = values
+        refuse_broken_state({f"aggregate/{name}": values for name, values in tables.items()}, _broken(server_round))
+        self.aggregates.write(pool, tables)
 
-    def _show(self, pool: NDArray[np.int64], *matrices: NDArray[np.float64]) -> None:
-        chosen = np.linspace(0, len(pool) - 1, min(SHOWN_USERS, len(pool))).round().astype(int)
-        names = ("similarity", "complementarity", "weights")
-        self._shown = {name: matrix[np.ix_(chosen, chosen)] for name, matrix in zip(names, matrices, strict=True)}
-        self._shown["users"] = self.roster.users[pool[chosen]]
 
-    def _timed(self, stage: str, work: Callable[[], T]) -> T:
-        begin = time.perf_counter()
-        result: Any = work()
-        self._stages[stage] = time.perf_counter() - begin
-        return result
+def _broken(server_round: int) -> str:
+    return f"Round {server_round} broke the model"

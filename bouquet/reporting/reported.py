@@ -53,6 +53,11 @@ class Lists:
         length = int((self.items != NOTHING).sum(axis=1).max(initial=0))
         return Lists(self.users, self.items[:, :length], self.scores[:, :length])
 
+    def but(self, users: Words) -> Lists:
+        """Those of all but these users."""
+        others = ~np.isin(self.users, users)
+        return Lists(self.users[others], self.items[others], self.scores[others])
+
 
 class ReportedFolder:
     """Reads and writes such a folder."""
@@ -91,9 +96,13 @@ class ReportedFolder:
         model.save(self.model(model.round))
 
     def write_part(self, server_round: int, partition: int, num_partitions: int, lists: Lists) -> None:
-        """Keep what the users of one node would be shown after a round."""
+        """Keep what users of one node would be shown after a round, beside what is there of others of its users."""
         name = self.lists(server_round).with_suffix("").name
-        self._write(self.path / f"{name}-{partition}-of-{num_partitions}.safetensors", lists, durable=False)
+        path = self.path / f"{name}-{partition}-of-{num_partitions}.safetensors"
+        if path.exists():
+            before = _lists(path)
+            lists = _together([before.but(lists.users), lists])
+        self._write(path, lists, durable=False)
 
     def keep_only(self, rounds: Collection[int]) -> None:
         """Remove what there is of other rounds."""
@@ -106,12 +115,7 @@ class ReportedFolder:
         parts = sorted(self.path.glob(f"{self.lists(server_round).stem}-*-of-*.safetensors"))
         if not parts:
             return
-        read = [_lists(path) for path in parts]
-        users = np.concatenate([part.users for part in read])
-        order, width = np.argsort(users), max(part.items.shape[1] for part in read)
-        items = np.concatenate([_padded(part.items, width, NOTHING) for part in read])[order]
-        scores = np.concatenate([_padded(part.scores, width, -np.inf) for part in read])[order]
-        self._write(self.lists(server_round), Lists(users[order], items, scores).without_gaps(), durable=True)
+        self._write(self.lists(server_round), _together([_lists(path) for path in parts]).without_gaps(), durable=True)
         for path in parts:
             path.unlink()
 
@@ -186,6 +190,15 @@ class ReportedFolder:
 def _lists(path: Path) -> Lists:
     arrays = read_checked(path)[0]
     return Lists(arrays["users"], arrays["items"], arrays["scores"])
+
+
+def _together(parts: Sequence[Lists]) -> Lists:
+    """The lists of different users, in the order of their keys."""
+    users = np.concatenate([part.users for part in parts])
+    order, width = np.argsort(users), max(part.items.shape[1] for part in parts)
+    items = np.concatenate([_padded(part.items, width, NOTHING) for part in parts])[order]
+    scores = np.concatenate([_padded(part.scores, width, -np.inf) for part in parts])[order]
+    return Lists(users[order], items, scores)
 
 
 def _padded(rows: NDArray, width: int, value: float) -> NDArray:

@@ -92,6 +92,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def rows_by_user(self) -> Path:
+        """What a method keeps of single users in files of its own, which belong to the newest checkpoint."""
+        return self.checkpoints / "by-user"
+
+    @property
     def nodes(self) -> Path:
         return self.path / "nodes"
 

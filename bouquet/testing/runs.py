@@ -23,6 +23,7 @@ from client_app.app import app as client_app
 from data_partition import synthetic
 from server_app.app import app as server_app
 from strategies.federation.checkpoint import Checkpoint, load_checkpoint
+from strategies.federation.user_rows import rows_of
 
 Log = list[tuple[Message, Message]]
 Fault = Callable[[Message, Callable[[], Message]], Message]
@@ -125,10 +126,10 @@ def run_here(
 
 
 def last_checkpoint(directory: RunDirectory) -> Checkpoint:
-    """The newest checkpoint of a run."""
+    """The newest checkpoint of a run, with what the method keeps of users in files of its own."""
     checkpoint = load_checkpoint(directory.checkpoints)
     assert checkpoint is not None
-    return checkpoint
+    return replace(checkpoint, extra=rows_of(directory.rows_by_user, checkpoint.extra))
 
 
 def figures_of(value: Any, path: str = "") -> dict[str, Any]:

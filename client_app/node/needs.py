@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,13 +10,13 @@ from bouquet.arrays import Specs
 from bouquet.config import RunConfig
 from bouquet.errors import ConfigError
 from bouquet.extras import need
-from bouquet.needs import bytes_of, expected_rows, refuse_disk, update_bytes
+from bouquet.needs import bytes_of, expected_rows, refuse_disk, trained_at_least, update_bytes
+from bouquet.row_files import SLOTS
 from client_app.node.handlers import BLOCK_BYTES
 from client_app.node.host import Host
 from client_app.node.scoring import takes_tensors
 from client_app.state.kept_rows import MOST_ROWS
 from client_app.state.pieces import PIECE_BYTES
-from client_app.state.row_files import SLOTS
 
 # What a file system gives out at once: a version of own rows begins and ends within such a block.
 _BLOCK = 4096
@@ -107,12 +106,6 @@ def fewer_rows(host: Host, shared: Mapping[str, object]) -> str:
     if tables and host.config.weight_decay > 0:
         found.append("weight-decay = 0")
     return "".join(f"{part}, " for part in found)
-
-
-def trained_at_least(times: int, rounds: int, fraction: float) -> list[float]:
-    """For 1, 2, … `times` the share of users who train so often in so many rounds with this fraction of all users."""
-    exactly = [math.comb(rounds, k) * fraction**k * (1 - fraction) ** (rounds - k) for k in range(min(times, rounds))]
-    return [max(0.0, 1 - sum(exactly[: k + 1])) for k in range(len(exactly))]
 
 
 def round_bytes(host: Host, returning: Specs, rows: bool, nodes: int) -> float:

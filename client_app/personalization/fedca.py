@@ -75,8 +75,15 @@ class MixedTable(Personalization):
         return given
 
     def deploy(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
-        """Recommend with the newest mixture, or with the table as training left it."""
-        return self.start(given, personal, first) if self.options.fedca_evaluate == "mixed" else given
+        """Recommend with the newest mixture, or with the table as training left it.
+
+        Of users that have never taken part the server keeps nothing, and sends nothing: their table is the one that all
+        start from.
+        """
+        nothing_mixed = not personal and bool(first.all())
+        if nothing_mixed or self.options.fedca_evaluate == "trained":
+            return given
+        return self.start(given, personal, first)
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
         """λ ‖Q_u - Q_u^g‖², squared Frobenius, over everything that is shared."""

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from bouquet.arrays import Array, ArraySpec
 from bouquet.ragged import Ragged
 from bouquet.randomness import Words
+from bouquet.row_files import Row, checksum
 from bouquet.sealing import Seal
 from client_app.state.piece_file import PieceFile
 from client_app.state.pieces import Pieces
-from client_app.state.row_files import Row, checksum
 from client_app.state.row_overrides import OwnRows, either, stored
 from client_app.state.space import Space
 

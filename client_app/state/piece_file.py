@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from bouquet.errors import StateError
 from bouquet.files import open_private
 from bouquet.randomness import Words
+from bouquet.row_files import Row, checksum, write_all
 from bouquet.sealing import OVERHEAD, Seal
-from client_app.state.row_files import Row, checksum, write_all
 
 # Pieces that follow one another in the file are written together, up to so many.
 _TOGETHER = 256

@@ -30,12 +30,12 @@ from bouquet.errors import StateError
 from bouquet.files import private_folder
 from bouquet.ragged import Ragged
 from bouquet.randomness import Words
+from bouquet.row_files import SLOTS, PlainRows, Row, Rows, SealedRows, checksum, in_order
 from bouquet.sealing import Seal
 from client_app.state.base_tables import Origins
 from client_app.state.index import OWN, PLAIN, SEALED, Index, read_index, write_index
 from client_app.state.kept_rows import PIECES, KeptRows
 from client_app.state.pieces import Pieces
-from client_app.state.row_files import SLOTS, PlainRows, Row, Rows, SealedRows, checksum, in_order
 from client_app.state.row_overrides import OwnRows, stored
 
 Values = dict[str, NDArray[np.float32]]

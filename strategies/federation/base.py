@@ -119,13 +119,14 @@ class BaseStrategy(Hooks, Strategy):
             paid = self.privacy is not None and not simulated
             if server_round == num_rounds or (server_round % self.config.evaluate_every == 0 and not paid):
 
-                def evaluate(server_round: int = server_round, arrays: ArrayRecord = arrays) -> MetricRecord | None:
-                    self.configure_evaluate(server_round, arrays, evaluate_config or empty, grid)
-                    return self.aggregate_evaluate(server_round, self._ask(paces[EVALUATE]))
+                def evaluate(server_round: int = server_round, arrays: ArrayRecord = arrays) -> MetricRecord:
+                    found = None
+                    while found is None:
+                        self.configure_evaluate(server_round, arrays, evaluate_config or empty, grid)
+                        found = self.aggregate_evaluate(server_round, self._ask(paces[EVALUATE]))
+                    return found
 
-                result.evaluate_metrics_clientapp[server_round] = (
-                    self._with_enough(evaluate, server_round, look) or MetricRecord()
-                )
+                result.evaluate_metrics_clientapp[server_round] = self._with_enough(evaluate, server_round, look)
                 self._reported.look(server_round, arrays)
                 evaluated = time.perf_counter()
             if evaluate_fn and (metrics := evaluate_fn(server_round, arrays)) is not None:

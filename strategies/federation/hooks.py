@@ -64,9 +64,9 @@ class Hooks:
         ConfigError: settings do not go together.
 
     A method overrides `traveling`, `returning`, `needed`, `summed`, `tells`, `reports`, `prepare`, `select_users`,
-    `personal`, `aggregate` and, where it keeps more than shared arrays, `extra_arrays`, `restore_extra` and the three
-    that say how much that is: `personal_bytes`, `kept_bytes` and `working_bytes`. `dense_updates` says that every row
-    of an update travels, and `draws_negatives` that rows of items travel too that a user does not have.
+    `personal`, `aggregate` and, where it keeps more than shared arrays, `extra_arrays`, `restore_extra` and those that
+    say how much that is: `personal_bytes`, `kept_bytes`, `stored_bytes` and `working_bytes`. `dense_updates` says that
+    every row of an update travels, and `draws_negatives` that rows of items travel too that a user does not have.
 
     Attributes:
         roster: the users, in an order that does not depend on nodes; known from `prepare` on.
@@ -193,6 +193,10 @@ class Hooks:
         """The same for an evaluation; by default what training would get."""
         return self.personal(users)
 
+    def parts_to_evaluate(self) -> list[NDArray[np.int64]]:
+        """All users, in parts that are asked one after another where what they are sent is much; by default one."""
+        return [np.arange(len(self.roster.users))]
+
     @abstractmethod
     def aggregate(
         self, server_round: int, shared: Arrays, replies: list[TrainReply], users: list[NDArray[np.int64]]
@@ -206,11 +210,19 @@ class Hooks:
         """
 
     def personal_bytes(self) -> int:
-        """Bytes that each user is sent for itself alone; known with the roster, as are the next two."""
+        """Bytes that each user is sent for itself alone; known with the roster, as are the next four."""
         return 0
+
+    def evaluation_bytes(self) -> float:
+        """Bytes that users are sent for themselves alone in an evaluation, of the largest of its parts."""
+        return len(self.roster.users) * self.personal_bytes()
 
     def kept_bytes(self) -> int:
         """Bytes that are kept from round to round beside shared arrays, in memory and in every checkpoint."""
+        return 0
+
+    def stored_bytes(self) -> float:
+        """Bytes that lie in files of the method's own, beside the checkpoints, when they are largest."""
         return 0
 
     def working_bytes(self) -> float:
@@ -223,6 +235,12 @@ class Hooks:
 
     def restore_extra(self, arrays: Extra) -> None:
         """Take back what `extra_arrays` gave."""
+
+    def checkpoint_due(self) -> None:
+        """A checkpoint is about to be written; for methods with files of their own, which must be on the disk then."""
+
+    def checkpoint_written(self) -> None:
+        """It is there, and a run that is resumed goes on from it or from a later one."""
 
     def grows_from(self, arrays: Extra) -> bool:
         """Whether a run can go on from what `extra_arrays` gave, though its shared arrays have other shapes now."""

@@ -11,14 +11,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs
-from bouquet.attacks import EXPOSURE, exposure, exposure_reports, liars
+from bouquet.attacks import exposure_reports
 from bouquet.errors import WireError
-from bouquet.evaluation import flattened, summarise
 from bouquet.records import Report, message_bytes, pack, payload_bytes, unpack
-from bouquet.training_part import TRAINING, training_means, training_reports
+from bouquet.training_part import training_reports
 from bouquet.wire import (
     EVALUATE,
-    METRIC_SHAPE,
     TRAIN,
     EvaluateReply,
     EvaluateRequest,
@@ -29,6 +27,7 @@ from bouquet.wire import (
     refuse_other_round,
 )
 from strategies.federation.bounds import bounded
+from strategies.federation.evaluation import Evaluation
 from strategies.federation.hooks import Hooks
 from strategies.federation.masking import Summed
 from strategies.federation.nodes import Nodes
@@ -59,6 +58,7 @@ class Messages:
         self.summed: Summed | None = None
         self._shared: Arrays = {}
         self._reports: dict[str, Report] = {}
+        self._evaluation: Evaluation | None = None
 
     def to_train(self, server_round: int, arrays: ArrayRecord) -> list[Message]:
         """One message to every node that hosts users of this round."""
@@ -166,13 +166,14 @@ class Messages:
         return self._bounded(received, specs)
 
     def to_evaluate(self, server_round: int, arrays: ArrayRecord) -> list[Message]:
-        """One message to every node: all users are evaluated, those that did not train too."""
+        """One message to every node with users of the next part: all are evaluated, those that did not train too."""
         method, shared = self._method, unpack(arrays)
         self.sent, self._shared = [], shared
         self._reports = method.evaluation_reports(server_round, shared)
         self._reports |= exposure_reports(method.config) | training_reports(method.config)
+        evaluation = self._evaluation = self._evaluation or Evaluation(method)
         personal_bytes = 0
-        for node, users in method.roster.by_node(np.arange(len(method.roster.users))):
+        for node, users in method.roster.by_node(evaluation.parts.pop(0)):
             personal = method.personal_to_evaluate(users)
             personal_bytes += payload_bytes(personal)
             request = EvaluateRequest(
@@ -186,57 +187,30 @@ class Messages:
             )
             most = most_evaluate_bytes(len(users), self._reports)
             self.sent.append(Sent(_message(request.encode(), node, EVALUATE, server_round), users, most))
-        method.line["bytes"]["evaluation"] = self._sent_bytes(shared, personal_bytes)
+        evaluation.sent(shared, self.sent, personal_bytes)
         return [item.message for item in self.sent]
 
-    def evaluated(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
-        """Means over users, and the best round so far.
+    def evaluated(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Means over users, and the best round so far; None where another part of the users is to be asked.
 
         Raises:
             RunFailed: too few users gave a valid reply.
         """
-        method, reports, keys = self._method, self._reports, self._method.roster.users
+        reports, keys = self._reports, self._method.roster.users
 
         def decode(content: RecordDict, users: NDArray[np.int64]) -> EvaluateReply:
-            refuse_other_round(content, method.series, server_round)
+            refuse_other_round(content, self._method.series, server_round)
             return EvaluateReply.decode(content, keys[users], reports)
 
         received = receive(self.sent, replies, keys, decode)
         self.nodes.after(received, EVALUATE, server_round)
-        asked = self._asked()
-        require_enough(received, asked, method.config.min_reply_fraction, f"Evaluation of round {server_round}")
-        values = np.full((len(keys), *METRIC_SHAPE), np.nan)
-        exposed = np.full((len(keys), 2), np.nan)
-        learned = np.full((len(keys), *METRIC_SHAPE[1:]), np.nan)
-        told = 0
-        for reply, users in zip(received.replies, received.users, strict=True):
-            values[users] = reply.metrics
-            told += payload_bytes({"metrics": reply.metrics, **reply.reports})
-            method.take_evaluation(reply, users)
-            exposed[users] = reply.reports.get(EXPOSURE, np.nan)
-            learned[users] = reply.reports.get(TRAINING, np.nan)
-        answered = sum(map(len, received.users))
-        method.line["bytes"]["evaluation"] |= {
-            "up_per_user": told / answered,
-            "wire_up": received.bytes,
-            "asked": asked,
-            "users": answered,
-        }
-        if method.config.attack_fraction > 0:
-            lying = liars(method.config, keys)
-            values[lying] = np.nan
-            learned[lying] = np.nan
-            method.note(exposure=exposure(exposed, lying))
-        if method.config.evaluate_training:
-            method.note(training=training_means(learned))
-        means, privacy = summarise(values), method.privacy
-        if privacy and not privacy.simulated:
-            means, values = privacy.means(values, server_round), np.full(values.shape, np.nan)
-        method.best.offer(server_round, means, values, last=privacy is not None)
-        method.note(**means)
-        method.line["node_seconds"]["evaluate"] = sum(reply.seconds for reply in received.replies)
-        method.note(evaluation_failures=[vars(failure) for failure in received.failures])
-        return MetricRecord(dict(flattened(means)))
+        evaluation = self._evaluation
+        assert evaluation
+        evaluation.received(received)
+        if evaluation.parts:
+            return None
+        self._evaluation = None
+        return evaluation.end(server_round)
 
     def _asked(self) -> int:
         return sum(len(item.users) for item in self.sent)

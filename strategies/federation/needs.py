@@ -2,8 +2,10 @@
 
 Of the moments of a round the largest counts:
     aggregation   what is kept + what was sent + what came back + what the method works with
-    evaluation    what is kept + what every user is sent
+    evaluation    what is kept + what the users of its largest part are sent
     checkpoint    what is kept + what was sent + the file, which is put together in memory
+
+On the disk there are its checkpoints, and what it keeps of users in files.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ _CHECKPOINT_COPIES = 3
 def memory_needed(strategy: Hooks) -> float:
     """Bytes that a run takes on the server, its roster known and nothing prepared."""
     roster, config = strategy.roster, strategy.config
-    count, chosen = len(roster.users), strategy.users_per_round()
+    chosen, evaluated = strategy.users_per_round(), strategy.evaluation_bytes()
     shared, own, kept = bytes_of(strategy.traveling(roster.specs)), strategy.personal_bytes(), strategy.kept_bytes()
     sent = roster.nodes * shared
     base = kept + _COPIES * shared + sent
     replies = _REPLY_COPIES * reply_bytes(strategy)
     working = strategy.working_bytes() + robust_bytes(config, chosen, reply_bytes(strategy))
-    moments = [base + chosen * own + replies + working, base + count * own]
+    moments = [base + chosen * own + replies + working, base + evaluated]
     if config.checkpoint_every:
-        moments.append(base + count * own + _CHECKPOINT_COPIES * (kept + shared))
+        moments.append(base + evaluated + _CHECKPOINT_COPIES * (kept + shared))
     return max(moments)
 
 
@@ -49,12 +51,13 @@ def message_bytes(strategy: Hooks) -> float:
 
 
 def disk_needed(strategy: Hooks) -> float:
-    """Bytes of a run's checkpoints: those that are kept, and the one that is written."""
-    config = strategy.config
+    """Bytes of a run's checkpoints, those that are kept and the one that is written, and of files beside them."""
+    config, stored = strategy.config, strategy.stored_bytes()
     if not config.checkpoint_every:
-        return 0
+        return stored
     size = strategy.kept_bytes() + bytes_of(strategy.traveling(strategy.roster.specs))
-    return size * min(config.checkpoints_kept + 1, math.ceil(config.num_server_rounds / config.checkpoint_every))
+    files = min(config.checkpoints_kept + 1, math.ceil(config.num_server_rounds / config.checkpoint_every))
+    return stored + size * files
 
 
 def reply_bytes(strategy: Hooks) -> float:
@@ -83,8 +86,10 @@ def refuse_what_does_not_fit(strategy: Hooks) -> None:
     """
     refuse_memory(memory_needed(strategy), *about(strategy))
     advice = "keep fewer checkpoints (checkpoints-kept), make none (checkpoint-every = 0), or take another disk (out)."
-    need = disk_needed(strategy)
-    refuse_disk(need, strategy.directory.checkpoints, f"The checkpoints of {about(strategy)[0]}", advice)
+    who = "The checkpoints of"
+    if strategy.stored_bytes():
+        who, advice = "The checkpoints and the users' tables of", f"take a smaller fraction-train, {advice}"
+    refuse_disk(disk_needed(strategy), strategy.directory.checkpoints, f"{who} {about(strategy)[0]}", advice)
 
 
 def about(strategy: Hooks) -> tuple[str, str]:
@@ -94,6 +99,6 @@ def about(strategy: Hooks) -> tuple[str, str]:
     width = f" x {max(shape[1] for shape in tables if len(shape) > 1)}" if any(len(s) > 1 for s in tables) else ""
     users = f"{len(roster.users):,} users with tables of {roster.num_items:,}{width}"
     who = f"{strategy.config.strategy} on {roster.nodes:,} nodes for {users}"
-    alone = bool(strategy.personal_bytes())
-    instead = "another strategy" if alone else "fewer nodes"
-    return who, f"take fewer users (max-users), a smaller embedding-size, or {instead}."
+    instead = "another strategy" if strategy.personal_bytes() else "fewer nodes"
+    fewer = "a smaller fraction-train, " if strategy.stored_bytes() else ""
+    return who, f"take fewer users (max-users), {fewer}a smaller embedding-size, or {instead}."

@@ -170,6 +170,7 @@ class Checkpoints:
         """After the round's line was written."""
         begin, method = time.perf_counter(), self._method
         roster = method.roster
+        method.checkpoint_due()
         save_checkpoint(
             method.directory.checkpoints,
             Checkpoint(
@@ -187,6 +188,7 @@ class Checkpoints:
             1 if look["forgotten"] else method.config.checkpoints_kept,
         )
         method.checkpoint_round, method.kept_versions = server_round, method.versions.copy()
+        method.checkpoint_written()
         event("checkpoint", round=server_round, seconds=time.perf_counter() - begin)
 
     def read(self) -> Checkpoint | None:

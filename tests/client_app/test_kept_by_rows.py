@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 import client_app.node.host
 from bouquet.arrays import ArraySpec, initial_private, initial_private_rows
 from bouquet.errors import RunFailed
+from bouquet.needs import trained_at_least
 from bouquet.ragged import Ragged
 from bouquet.randomness import user_keys
 from bouquet.sealing import Seal
 from bouquet.testing import assert_equal_runs
 from client_app.node.host import host_of
-from client_app.node.needs import fewer_rows, refuse_full_disk, state_bytes, trained_at_least
+from client_app.node.needs import fewer_rows, refuse_full_disk, state_bytes
 from client_app.state.private import PrivateState
 from client_app.state.row_overrides import either
 from tests.runs.helpers import run_here, small_settings

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bouquet.arrays import ArraySpec
 from bouquet.errors import ConfigError, StateError
 from bouquet.randomness import user_keys
+from bouquet.row_files import checksum
 from bouquet.sealing import OVERHEAD, Seal, read_seal
 from client_app.state.private import PrivateState
-from client_app.state.row_files import checksum
 from tests.conftest import REPOSITORY
 
 USERS = user_keys(["ann", "bob", "cid"])

@@ -115,6 +115,7 @@ def run_elsewhere(directory, settings, *, point=None, operation=0):
     [
         *(("fedavg", point) for point in POINTS),
         *((s, p) for s in STRATEGIES[1:] for p in ("after a checkpoint", "after the last checkpoint")),
+        ("fedca", "between the line and its checkpoint"),
     ],
 )
 def test_a_run_that_was_killed_at_a_checkpoint_has_every_line_once(tmp_path, strategy, point):

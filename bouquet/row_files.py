@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,25 +54,26 @@ class Rows(Protocol):
 
 
 class PlainRows:
-    """A `.npy` file, as numpy reads it.
+    """A `.npy` file, as numpy reads and maps it.
 
     Args:
         path: of the file.
         users: how many.
         shape: of one row, or of the longest.
+        slots: how many versions there is room for of each.
     """
 
-    def __init__(self, path: Path, users: int, shape: tuple[int, ...]) -> None:
-        self.path, self._shape = path, (SLOTS, users, *shape)
+    def __init__(self, path: Path, users: int, shape: tuple[int, ...], slots: int = SLOTS) -> None:
+        self.path, self._shape = path, (slots, users, *shape)
         self._row_bytes = 4 * int(np.prod(shape))
         self._offset_of_rows: int | None = None
 
     def create(self) -> None:
         if not self.path.exists():
-            header = {"descr": "<f4", "fortran_order": False, "shape": self._shape}
+            header = self._header()
             with open_private(self.path) as file:
-                np.lib.format.write_array_header_1_0(file, header)
-                file.truncate(file.tell() + SLOTS * self._shape[1] * self._row_bytes)
+                file.write(header)
+                file.truncate(len(header) + self._shape[0] * self._shape[1] * self._row_bytes)
 
     def read(self, wanted: Iterable[Place]) -> Iterator[Place]:
         # Read, not mapped: memory that is used again and again is faster than pages that are mapped anew.
@@ -91,6 +93,27 @@ class PlainRows:
                 write_all(file.fileno(), [part.data for _, _, row in run for part in row], self._offset(start, run[0]))
             if durable:
                 os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """Force what was written to the disk."""
+        with self.path.open("r+b", buffering=0) as file:
+            os.fsync(file.fileno())
+
+    def clear_from(self, position: int) -> None:
+        """Make zeros, which take no disk, of all rows of the last version from this position on.
+
+        Also of a file that a killed process has left too short there.
+        """
+        end = len(self._header()) + self._shape[0] * self._shape[1] * self._row_bytes
+        with self.path.open("r+b", buffering=0) as file:
+            file.truncate(end - (self._shape[1] - position) * self._row_bytes)
+            file.truncate(end)
+
+    def _header(self) -> bytes:
+        written = BytesIO()
+        header = {"descr": "<f4", "fortran_order": False, "shape": self._shape}
+        np.lib.format.write_array_header_1_0(written, header)
+        return written.getvalue()
 
     def _runs(self, places: Iterable[Place]) -> Iterator[list[Place]]:
         """Versions that follow one another in the file."""
