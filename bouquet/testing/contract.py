@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import client_app.node.host
-from bouquet.arrays import ArraySpec, initial_private
+from bouquet.arrays import Array, ArraySpec
 from bouquet.config import RunConfig, Scalar, Settings, lookup, wrong_options
 from bouquet.experiments.settings import validate
 from bouquet.methods import METHODS, PLUG_INS
@@ -43,6 +43,7 @@ from bouquet.wire import (
 )
 from client_app.node.groups import models_of
 from client_app.personalization.base import Personalization
+from client_app.training.drawn import drawn_private
 from strategies.federation.base import BaseStrategy
 
 USERS, ITEMS = 12, 40
@@ -197,12 +198,11 @@ class MethodContract:
         if not self.private_specs(settings):
             pytest.skip("nobody has private arrays in which NaN could stand")
 
-        def initial(name: str, spec: ArraySpec, seed: int, users: Words) -> NDArray[np.float32]:
-            values = initial_private(name, spec, seed, users)
-            values[users == BAD] = np.nan
-            return values
+        def drawn(name: str, spec: ArraySpec, seed: int, users: Words, out: Array) -> None:
+            drawn_private(name, spec, seed, users, out)
+            out[users == BAD] = np.nan
 
-        monkeypatch.setattr(client_app.node.host, "initial_private", initial)
+        monkeypatch.setattr(client_app.node.host, "drawn_private", drawn)
         directory = self.finished(run_here(tmp_path / "run", settings, nodes))
         reasons = [failure["reason"] for line in directory.rounds() for failure in line["failures"]]
         assert reasons

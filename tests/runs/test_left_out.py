@@ -21,14 +21,13 @@ BAD = user_keys(["7"])[0]
 @pytest.fixture
 def a_damaged_user(monkeypatch):
     """User 7's private arrays begin with numbers that no training survives."""
-    real = client_app.node.host.initial_private
+    real = client_app.node.host.drawn_private
 
-    def initial(name, spec, seed, users):
-        values = real(name, spec, seed, users)
-        values[users == BAD] = np.nan
-        return values
+    def drawn(name, spec, seed, users, out):
+        real(name, spec, seed, users, out)
+        out[users == BAD] = np.nan
 
-    monkeypatch.setattr(client_app.node.host, "initial_private", initial)
+    monkeypatch.setattr(client_app.node.host, "drawn_private", drawn)
 
 
 @pytest.mark.usefixtures("a_damaged_user")
