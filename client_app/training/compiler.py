@@ -45,7 +45,7 @@ def redundancy_kernels() -> ModuleType | None:
 
 def views_kernels() -> ModuleType | None:
     """The compiled steps of two views of the items, or None where numba is not installed."""
-    return _load("kernels_views", "kernels_normals")
+    return _load("kernels_views")
 
 
 def normals_kernels() -> ModuleType | None:

@@ -684,11 +684,11 @@ def test_searches_of_the_project_are_sound(path):
 
 # docs/results/protocol.md, "Settings" and "Rounds".
 PROTOCOL = {
-    "learning-rate": Parameter("log-uniform", (0.01, 10.0)),
+    "learning-rate": Parameter("log-uniform", (0.01, 1.0)),
     "user-learning-rate": Parameter("log-uniform", (0.1, 10.0)),
     "local-epochs": Parameter("integer", (1, 5)),
-    "negatives-per-positive": Parameter("integer", (1, 16)),
-    "embedding-size": Parameter("choices", (8, 16, 32, 64, 128)),
+    "negatives-per-positive": Parameter("integer", (1, 8)),
+    "embedding-size": Parameter("choices", (8, 16, 32, 64)),
     "server-optimizer": Parameter("choices", ("adam", "sgd")),
     "server-learning-rate": Parameter(
         "log-uniform", (0.003, 0.3), condition=("server-optimizer", "adam"), otherwise=1.0
