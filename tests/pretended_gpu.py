@@ -19,6 +19,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "pretended"
+# Before anything is differentiated in this process: torch counts the devices of gradients once.
+_setup_privateuseone_for_python_backend(NAME)
+
 # These may read from one device and write to another.
 _MOVES = ("aten::_to_copy", "aten::copy_")
 
@@ -86,8 +89,6 @@ def _there(value: Any) -> Any:
 @contextmanager
 def pretended_gpu() -> Iterator[PretendedGPU]:
     """One GPU, as far as anybody asks."""
-    if not hasattr(torch, NAME):
-        _setup_privateuseone_for_python_backend(NAME)
     count, available = patch("torch.cuda.device_count", lambda: 1), patch("torch.cuda.is_available", lambda: True)
     with count, available, patch("torch.cuda._lazy_init", lambda: None), PretendedGPU() as mode:
         yield mode
