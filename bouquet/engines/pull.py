@@ -10,7 +10,7 @@ which message it answers is what the SuperLink says.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flwr.app import Error, Message
@@ -50,19 +50,35 @@ def _pull_measured(mailbox: Mailbox, most_bytes: Mapping[str, int]) -> list[Mess
     # Only a ServerApp that Flower runs gets here, and there it is imported already.
     import httpx
 
+    messages: list[Message] = []
+    try:
+        for message in _taken(mailbox, most_bytes):
+            messages.append(message)
+    except httpx.ConnectTimeout:
+        pass  # The SuperLink is too busy to shake hands. What was not confirmed is there when it is asked again.
+    return messages
+
+
+def _taken(mailbox: Mailbox, most_bytes: Mapping[str, int]) -> Iterator[Message]:
+    """The replies that are there, or errors in their place, each when it is confirmed.
+
+    Raises:
+        httpx.HTTPError: the SuperLink does not answer.
+    """
+    import httpx
+
     try:
         answers = mailbox.replies(list(most_bytes))
     except httpx.HTTPStatusError as error:
         if error.response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
-            return []
+            return
         raise
-    messages = []
     for metadata, tree in answers:
         try:
             message = _put_together(mailbox, metadata, tree, most_bytes.get(metadata.reply_to_message_id, 0))
         except NotWhole as error:
             # It was not uploaded to the end, and may come once more; nobody here is to blame.
-            messages.append(_error(metadata, mailbox.node.node_id, f"its reply did not arrive whole ({error})"))
+            yield _error(metadata, mailbox.node.node_id, f"its reply did not arrive whole ({error})")
             continue
         except httpx.HTTPError:
             raise  # the SuperLink is not there
@@ -72,8 +88,7 @@ def _pull_measured(mailbox: Mailbox, most_bytes: Mapping[str, int]) -> list[Mess
             reason = f"its reply cannot be put together ({type(error).__name__}: {str(error)[:300]})"
             message = _error(metadata, metadata.src_node_id, reason)
         mailbox.confirm(metadata)
-        messages.append(message)
-    return messages
+        yield message
 
 
 def _put_together(mailbox: Mailbox, metadata: Any, tree: Any, most: int) -> Message:

@@ -1,5 +1,6 @@
 """Replies are measured before they are put together: real parts of real messages, out of a store in this process."""
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Metadata, RecordDict
@@ -103,6 +104,33 @@ def test_what_travels_is_counted_while_it_comes():
     store = Store(reply({"q": Array(np.arange(10**6))}))
     (message,) = pull(OverTheNetwork(store), {"asked-1": 1000})
     assert "more than the 1000 bytes" in message.error.reason
+
+
+@pytest.mark.parametrize("call", ["PullMessages", "PullObject", "ConfirmMessageReceived"])
+def test_a_superlink_that_is_too_busy_to_shake_hands_is_asked_again(monkeypatch, call):
+    """With hundreds of processes to each core a handshake takes longer than its thirty seconds; nothing is lost."""
+    store = Store(reply({"q": Array(np.arange(5.0))}))
+    answer = getattr(Store, call)
+
+    def busy(self, request):
+        monkeypatch.setattr(Store, call, answer)
+        raise httpx.ConnectTimeout("_ssl.c:989: The handshake operation timed out")
+
+    monkeypatch.setattr(Store, call, busy)
+    assert pull(OverTheNetwork(store), {"asked-1": 10**6}) == []
+    assert store.confirmed == []
+    (message,) = pull(OverTheNetwork(store), {"asked-1": 10**6})
+    np.testing.assert_array_equal(message.content["update"]["q"].numpy(), np.arange(5.0))
+    assert store.confirmed == [store.tree.object_id]
+
+
+def test_a_superlink_that_is_gone_is_an_error(monkeypatch):
+    def gone(self, request):
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(Store, "PullMessages", gone)
+    with pytest.raises(httpx.ConnectError):
+        pull(OverTheNetwork(Store(reply({"q": Array(np.arange(5.0))}))), {"asked-1": 10**6})
 
 
 def test_an_array_of_arrays_is_refused():
