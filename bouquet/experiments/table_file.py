@@ -297,7 +297,7 @@ def _check_names(table: TableFile) -> None:
         for candidates, figures in row.printed.items():
             _lookup_figures([candidates], figures)
         if row.centralized:
-            lookup(POOLED, "centralized model", row.centralized)
+            lookup(dict.fromkeys(POOLED), "centralized model", row.centralized)  # nothing is imported for a name
             if row.config or row.settings_from or not set(row.settings) <= set(OWN_KEYS):
                 raise ConfigError(
                     f"row '{row.name}' is centralized: it takes the data settings of the table, and no config, "
