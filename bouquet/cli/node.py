@@ -266,7 +266,6 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
     """Command and environment of the device's SuperNode."""
     # Here, so that `bouquet recommend` does without.
     from bouquet.engines.polling import Polling
-    from bouquet.engines.ports import free_port
     from bouquet.engines.release import quiet_environment, supernode_command
 
     config = {
@@ -283,7 +282,6 @@ def _supernode(superlink: str, state: Path, keys: Path, settings: dict[str, str]
         superlink,
         keys.absolute(),
         config,
-        free_port(),
         only_when=conditions_of(settings),
         polling=Polling.of(settings),
     )

@@ -36,6 +36,7 @@ class NodeScreen(Listener):
         self._in = self._lost = self._refused = self._silent = False
         self._left = self._rests = ""
         self._reason: list[str] | None = None
+        self._last = ""
 
     def starts(self) -> None:
         if self._rests:
@@ -74,6 +75,7 @@ class NodeScreen(Listener):
             self._record.becomes(states.CONNECTED)
         elif line.startswith(RESTS):
             self._left = line.removeprefix(RESTS).strip().removesuffix(".")
+        self._last = line.strip() or self._last
         if self._reason is not None and len(self._reason) < _REASON_LINES and line.strip():
             self._reason.append(line.strip())
         if EXIT in line:
@@ -90,7 +92,8 @@ class NodeScreen(Listener):
         if self._left:  # and all its conditions hold again
             self.rests(self._left)
         elif not self._refused:
-            reason = " ".join(self._reason or [f"{program} ended with status {status}"]).removesuffix(".")
+            unsaid = f"the SuperNode ended with status {status}" + (f", after {self._last}" if self._last else "")
+            reason = " ".join(self._reason or [unsaid]).removesuffix(".")
             _print(f"No connection to the SuperLink at {self._superlink}: {reason}. All of it: {self._log}. {again}")
             self._record.becomes(states.FAILED, reason)
         elif self._explained:
@@ -104,7 +107,7 @@ class NodeScreen(Listener):
 
     def _forget_try(self) -> None:
         self._in = self._lost = self._refused = self._silent = False
-        self._left, self._reason = "", None
+        self._left, self._last, self._reason = "", "", None
 
     def _waiting(self) -> str:
         public = self._keys / "node.pub"

@@ -99,7 +99,7 @@ def node_command(
     }
     config |= {key: str(Path(path).absolute()) for key, path in paths.items() if path}
     config |= policy or {}
-    command = release.supernode_command(superlink, keys, config, free_port(), health, only_when, polling)
+    command = release.supernode_command(superlink, keys, config, health, only_when, polling)
     if only_when:
         conditions = Conditions(only_when)
         conditions.refuse_unknown()

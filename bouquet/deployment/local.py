@@ -40,9 +40,8 @@ SUPERLINK = "superlink"
 
 @dataclass
 class Node:
-    """One SuperNode of the deployment: where it listens on the loopback, and what its ClientApp is told."""
+    """One SuperNode of the deployment, and what its ClientApp is told."""
 
-    port: int
     config: dict[str, Scalar] = field(default_factory=dict)
     node_id: str = ""
 
@@ -89,7 +88,7 @@ class LocalDeployment:
             raise ConfigError(f"There is no deployment in {self.folder}. Start one with: bouquet deploy up --nodes 3")
         try:
             document = json.loads(self._file.read_text())
-            nodes = {name: Node(**node) for name, node in document.pop("nodes").items()}
+            nodes = {name: Node(node["config"], node["node_id"]) for name, node in document.pop("nodes").items()}
             return Plan(**document, nodes=nodes)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(f"{self._file} is damaged ({error}).") from None
@@ -123,7 +122,7 @@ class LocalDeployment:
         plan.settings = dict(settings)
         plan.polling |= polling or {}
         for name, config in configs.items():
-            node = plan.nodes.setdefault(name, Node(free_port()))
+            node = plan.nodes.setdefault(name, Node())
             node.config = {**config, "state-dir": str(self.folder / "nodes" / name / "state")}
         make_keys(self.keys, HOSTS, list(plan.nodes))
         self.save(plan)
@@ -158,9 +157,7 @@ class LocalDeployment:
         node = plan.nodes[name]
         home.mkdir(parents=True, exist_ok=True)
         config = {**node.config, "state-key": str(self.keys / "nodes" / name / "state.key")}
-        command = supernode_command(
-            plan.fleet, self.keys / "nodes" / name, config, node.port, polling=Polling.of(plan.polling)
-        )
+        command = supernode_command(plan.fleet, self.keys / "nodes" / name, config, polling=Polling.of(plan.polling))
         self._start(name, home, [*own_program("bouquet.deployment.supervise"), *command])
 
     def await_online(self, names: Sequence[str]) -> None:

@@ -109,7 +109,6 @@ def supernode_command(
     superlink: str,
     keys: Path,
     node_config: Mapping[str, Scalar],
-    port: int,
     health: str = "",
     only_when: Sequence[str] = (),
     polling: Polling | None = None,
@@ -120,14 +119,13 @@ def supernode_command(
         superlink: HOST:PORT of the fleet API.
         keys: folder with ca.crt, node.key, local-ca.crt, local.crt and local.key.
         node_config: what the ClientApp finds in `context.node_config`.
-        port: free port on the loopback.
         only_when: conditions for taking part, as `bouquet.conditions` has them.
         polling: how often it asks for messages; None: as usual.
     """
     command = [*own_program("client_app.edge.supernode"), "--superlink", superlink]
     command += ["--root-certificates", str(keys / "ca.crt")]
     command += ["--auth-supernode-private-key", str(keys / "node.key")]
-    command += ["--host", "127.0.0.1", "--port", str(port), *_server_tls(keys, "local", "local-ca.crt")]
+    command += _server_tls(keys, "local", "local-ca.crt")
     if Policy.of(node_config).accept_apps:
         command.append("--accept-apps")
     # One word each: a command may begin with a hyphen.

@@ -24,6 +24,7 @@ import pickle
 import secrets
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -72,21 +73,21 @@ def main(arguments: list[str]) -> None:
     own.add_argument("--message-seconds", type=float, default=3600.0)
     own.add_argument(f"--{BUSY}", type=float, default=Polling.busy, dest="busy")
     own.add_argument(f"--{REST}", type=float, default=Polling.rest, dest="rest")
-    own.add_argument("--host", default="127.0.0.1")
-    own.add_argument("--port", default="")
     own.add_argument("--ssl-ca-certfile", default="")
     given, rest = own.parse_known_args(arguments)
     keep_little_memory()
+    place = _free_place()
+    host, port = place.getsockname()
     secret = secrets.token_bytes(32)
     supernode = os.getpid()
     waiting, working = os.pipe()
     keeper = os.fork()
     if keeper == 0:
         os.close(working)
+        place.close()
         _end_with_parent(supernode)
         authority = Path(given.ssl_ca_certfile).read_bytes()
-        address = f"{given.host}:{given.port}"
-        executor = Executor(address, authority, secret, given.accept_apps, given.message_seconds)
+        executor = Executor(f"{host}:{port}", authority, secret, given.accept_apps, given.message_seconds)
         _end(_keep, executor, waiting, supernode)
     os.close(waiting)
     os.set_blocking(working, False)
@@ -101,20 +102,35 @@ def main(arguments: list[str]) -> None:
     read, write = os.pipe()
     os.write(write, secret)
     os.close(write)
-    words = ["--host", given.host, "--port", given.port, "--ssl-ca-certfile", given.ssl_ca_certfile]
+    words = ["--host", host, "--port", str(port), "--ssl-ca-certfile", given.ssl_ca_certfile]
     words += ["--isolation", "process", "--superexec-auth-secret-file", f"/dev/fd/{read}"]
-    _end(_be_supernode, [*rest, *words])
+    _end(_be_supernode, [*rest, *words], place)
 
 
-def _be_supernode(words: list[str]) -> None:
+def _free_place() -> socket.socket:
+    """A port of the loopback, held until Flower can listen on it, so that nobody else is given it meanwhile.
+
+    On a busy machine Flower needs a minute to come that far. Should the port be lost even so, the SuperNode ends, and
+    who starts it again gets another.
+    """
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+def _be_supernode(words: list[str], place: socket.socket) -> None:
     """Be Flower's SuperNode, for as long as it has a connection.
 
     What Flower does not expect of one, as an error in the SuperLink, ends its loop in silence, and not the thread that
     its executor asks: such a SuperNode would be there for ever, and ask for nothing.
 
+    Args:
+        words: of its command line.
+        place: holds its port until now.
     Raises:
         RunFailed: it has ended; who keeps it running starts it again.
     """
+    place.close()
     be_supernode(words)
     raise RunFailed("The SuperNode has lost its connection.")
 

@@ -425,6 +425,10 @@ def test_what_a_person_sees_of_a_device_that_is_not_let_in(tmp_path, capsys):
         "No connection to the SuperLink at hub:9092: Failed to initialize the connection to the SuperLink. wrong "
         f"certificate. All of it: {tmp_path / 'flower.log'}. Next try in 2 s.\n"
     )
+    assert attempt("INFO: Starting Flower SuperNode\nOSError: No space left on device\n", 4.0) == (
+        "No connection to the SuperLink at hub:9092: the SuperNode ended with status 1, after OSError: No space left "
+        f"on device. All of it: {tmp_path / 'flower.log'}. Next try in 4 s.\n"
+    )
     for _ in range(2):
         screen.alive(21.0)
     assert capsys.readouterr().err == (

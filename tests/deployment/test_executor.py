@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +20,13 @@ from bouquet import __version__
 from bouquet.deployment.keys import make_keys
 from bouquet.deployment.local import MARK
 from bouquet.engines.app_folder import write_app_folder
-from bouquet.engines.ports import free_port
 from bouquet.engines.processes import marked_processes
 from bouquet.engines.release import has_fleet_port
 from bouquet.errors import ConfigError
 from bouquet.own_packages import command as own_program
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.edge.asking import pull_parts_soon
-from client_app.edge.supernode import APP, installed_app
+from client_app.edge.supernode import APP, _free_place, installed_app
 from client_app.training import compiler
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
@@ -142,6 +142,16 @@ class BusySuperLink(FleetServicer):
 
 
 @pytest.mark.skipif(not has_fleet_port(), reason="nodes of this release of Flower do not speak gRPC")
+def test_the_port_of_a_supernode_is_its_own_until_flower_listens_there():
+    """Chosen by who started it, it was lost to another of 100 devices, and so at every further start."""
+    with _free_place() as held:
+        place = held.getsockname()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(place)
+    with socket.socket() as flower:
+        flower.bind(place)
+
+
 def test_a_supernode_asks_a_busy_superlink_again_and_ends_where_that_fails(tmp_path):
     """With its loop over, a thread of it was left: 47 of 100 devices on a busy machine waited for nothing, for ever."""
     make_keys(tmp_path / "keys", [], ["node-1"])
@@ -154,7 +164,7 @@ def test_a_supernode_asks_a_busy_superlink_again_and_ends_where_that_fails(tmp_p
     tls = {"certfile": own / "local.crt", "keyfile": own / "local.key", "ca-certfile": own / "local-ca.crt"}
     command = [
         *own_program("client_app.edge.supernode"), "--superlink", fleet, "--root-certificates", str(own / "ca.crt"),
-        "--auth-supernode-private-key", str(own / "node.key"), "--port", str(free_port()), "--poll-interval", "0.1",
+        "--auth-supernode-private-key", str(own / "node.key"), "--poll-interval", "0.1",
         "--rest-poll-interval", "0.1", *(word for key, path in tls.items() for word in (f"--ssl-{key}", str(path))),
     ]  # fmt: skip
     try:

@@ -36,9 +36,9 @@ def test_what_is_given_is_kept_and_the_rest_stays_as_usual():
 
 
 def test_a_supernode_is_told(tmp_path):
-    command = supernode_command("hub:9092", tmp_path, {}, 1, polling=Polling(0.5, 60.0))
+    command = supernode_command("hub:9092", tmp_path, {}, polling=Polling(0.5, 60.0))
     assert {"--poll-interval=0.5", "--rest-poll-interval=60.0"} <= set(command)
-    assert not any("poll" in word for word in supernode_command("hub:9092", tmp_path, {}, 1))
+    assert not any("poll" in word for word in supernode_command("hub:9092", tmp_path, {}))
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_strangers_are_refused(tmp_path, deployment):
     fleet, good = deployment.plan.fleet, tmp_path / "stranger"
     make_node_keys(good)
     (good / "ca.crt").write_bytes((deployment.keys / "operator" / "ca.crt").read_bytes())
-    command = supernode_command(fleet, good, {"partition-id": 0}, free_port())
+    command = supernode_command(fleet, good, {"partition-id": 0})
 
     status, said = started(command, tmp_path)
     assert status != 0
