@@ -281,18 +281,24 @@ def runtime_client(address: str, authority: bytes, secret: bytes) -> Any:
         authority: the certificate that its own is signed with, PEM.
         secret: what it knows an executor by.
     """
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-    from flwr.supercore.retry import make_simple_http_retry_invoker
-    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
     known = SuperExecAuthHttpInterceptor(
         master_secret=secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
     )
+    return _runtime_client(address, authority, "SuperExec", known)
+
+
+def _runtime_client(address: str, authority: bytes, component: str, known: Any) -> Any:
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supercore.runtime import RuntimeHttpClient
+
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=False,
         root_certificates=authority,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), known],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name=component), known],
         retry_invoker=make_simple_http_retry_invoker(),
     )
 
@@ -304,6 +310,21 @@ def next_task(client: Any) -> str:
 
     answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
     return str(answer.token) if answer.HasField("task") else ""
+
+
+def vouch(address: str, authority: bytes, token: str) -> None:
+    """Tell a SuperNode that a child works on this message, as the child does that has come that far.
+
+    Without a word for 30 s before, or for 60 s after it began, a SuperNode gives a message up. As `runtime_client`.
+    """
+    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+
+    client = _runtime_client(address, authority, "flwr-clientapp", RuntimeTokenHttpInterceptor(token))
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    finally:
+        client.close()
 
 
 def run_message(

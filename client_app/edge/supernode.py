@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 from bouquet import __version__
 from bouquet.conditions import Conditions
-from bouquet.engines.inside import be_supernode, next_task, run_message, runtime_client
+from bouquet.engines.inside import be_supernode, next_task, run_message, runtime_client, vouch
 from bouquet.engines.polling import BUSY, REST, Polling
 from bouquet.engines.release import FOUND, LOST
 from bouquet.errors import ConfigError, RunFailed
@@ -50,6 +50,11 @@ from client_app.edge.asking import (
 APP = "bouquet/bouquet"
 # Between two questions of the executor, and of one that waits for a child.
 ASK_SECONDS, CHILD_SECONDS = 0.1, 0.2
+# And so many times what the last one took, up to so long: where it takes long the machine is busy, and questions would
+# take the processor from what they ask about.
+_ASK_SHARE, _LONGEST_ASK = 10.0, 5.0
+# A child that has no word of its own for the SuperNode yet, on a busy machine, is vouched for so often.
+VOUCH_SECONDS = 10.0
 # What a child has left to end by itself when the next message is there.
 END_SECONDS = 2.0
 # An executor gives back the memory that it has filled after so long without a message.
@@ -195,6 +200,7 @@ class Executor:
         client = runtime_client(self._address, self._authority, self._secret)
         pause, last, token = ASK_SECONDS, time.monotonic(), ""
         while os.getppid() == keeper:
+            begin = time.monotonic()
             try:
                 token = token or next_task(client)
             except Exception as error:  # whatever it is, the SuperNode is asked again
@@ -203,13 +209,14 @@ class Executor:
                 time.sleep(pause)
                 continue
             pause = ASK_SECONDS
+            took = time.monotonic() - begin
             if token:
                 token = self._work(client, token, keeper)
                 last = time.monotonic()
             elif time.monotonic() - last > REST_SECONDS:
                 return
             else:
-                time.sleep(ASK_SECONDS)
+                time.sleep(_paced(ASK_SECONDS, took))
 
     def _work(self, client: Any, token: str, keeper: int) -> str:
         """Fork a child, wait for its end, and load what it has loaded, so that the next one finds it.
@@ -234,14 +241,21 @@ class Executor:
             _end(self._answer, token, executor, write)
         os.close(write)
         said, deadline, following = b"", time.monotonic() + self._limit, ""
+        pause, vouched = CHILD_SECONDS, time.monotonic()
         while True:
-            if select.select([read], [], [], CHILD_SECONDS)[0]:
+            if select.select([read], [], [], pause)[0]:
                 if not (more := os.read(read, 65536)):
                     break
                 said += more
             elif not following:
+                begin = time.monotonic()
+                # Whatever it is, the SuperNode is asked and told again.
                 with contextlib.suppress(Exception):
+                    if begin - vouched > VOUCH_SECONDS:
+                        vouched = begin
+                        vouch(self._address, self._authority, token)
                     following = next_task(client)
+                pause = _paced(CHILD_SECONDS, time.monotonic() - begin)
                 if following:
                     deadline = min(deadline, time.monotonic() + END_SECONDS)
             if time.monotonic() > deadline or os.getppid() != keeper:
@@ -307,6 +321,11 @@ def installed_app(app: str, version: str, _: str) -> Any:
     from client_app.app import app as found
 
     return found
+
+
+def _paced(least: float, took: float) -> float:
+    """Seconds until the next question, where the last one took so long."""
+    return max(least, min(_ASK_SHARE * took, _LONGEST_ASK))
 
 
 def _is_no_retry(record: logging.LogRecord) -> bool:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -141,7 +142,6 @@ class BusySuperLink(FleetServicer):
         return PullMessagesResponse()
 
 
-@pytest.mark.skipif(not has_fleet_port(), reason="nodes of this release of Flower do not speak gRPC")
 def test_the_port_of_a_supernode_is_its_own_until_flower_listens_there():
     """Chosen by who started it, it was lost to another of 100 devices, and so at every further start."""
     with _free_place() as held:
@@ -152,6 +152,7 @@ def test_the_port_of_a_supernode_is_its_own_until_flower_listens_there():
         flower.bind(place)
 
 
+@pytest.mark.skipif(not has_fleet_port(), reason="nodes of this release of Flower do not speak gRPC")
 def test_a_supernode_asks_a_busy_superlink_again_and_ends_where_that_fails(tmp_path):
     """With its loop over, a thread of it was left: 47 of 100 devices on a busy machine waited for nothing, for ever."""
     make_keys(tmp_path / "keys", [], ["node-1"])
@@ -251,3 +252,31 @@ def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path
     assert process.returncode == 130, stderr
     deployment.down()
     assert marked_processes(MARK, str(deployment.folder)) == []
+
+
+# Flower's: a task without a sign of life for so long is given up.
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.mark.flower
+@pytest.mark.slow
+def test_a_message_is_not_given_up_while_its_child_gets_no_processor(tmp_path, deployment):
+    """On a busy machine a child has not come to its first sign of life in a minute; here the first one is stopped.
+
+    A hundred devices beside two cores gave up the messages that they worked on, and began them anew, for ever.
+    """
+    _, data, given = settings_of(tmp_path, num_server_rounds=1, evaluate_every=1, round_timeout=400.0)
+    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "1", *data)
+    assert done.returncode == 0, done.stderr
+    out = RunDirectory(tmp_path / "run")
+    process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
+    await_condition(lambda: len(members(deployment, "node-1")) == 4, seconds=120)
+    child = members(deployment, "node-1")[3]
+    os.kill(child, signal.SIGSTOP)
+    begin = time.monotonic()
+    await_condition(lambda: time.monotonic() - begin > PATIENCE_SECONDS + 10, seconds=120)
+    os.kill(child, signal.SIGCONT)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert out.rounds()[-1]["users"] == 40
+    assert "authentication failed" not in deployment.log("node-1").read_text()

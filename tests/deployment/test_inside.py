@@ -33,6 +33,7 @@ GIVEN = {
     "max_tries_per_object",
     "flwr.supercore.inflatable.inflatable_utils:pull_and_inflate_object_from_tree": "initial_backoff backoff_cap "
     "max_tries_per_object",
+    "flwr.supercore.interceptors:RuntimeTokenHttpInterceptor": "token",
     "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor": "component_name",
     "flwr.supercore.interceptors:SuperExecAuthHttpInterceptor": "master_secret protected_methods",
     "flwr.supercore.retry:make_simple_http_retry_invoker": "",
