@@ -19,6 +19,7 @@ import ctypes
 import gc
 import importlib
 import logging
+import math
 import os
 import pickle
 import secrets
@@ -57,6 +58,8 @@ _ASK_SHARE, _LONGEST_ASK = 10.0, 5.0
 VOUCH_SECONDS = 10.0
 # What a child has left to end by itself when the next message is there.
 END_SECONDS = 2.0
+# A SuperNode that waits for so long while its executor has nothing to do waits in vain.
+LOST_SECONDS = 15.0
 # An executor gives back the memory that it has filled after so long without a message.
 REST_SECONDS = 60.0
 # After a failure the executor asks again after a second, and then later and later.
@@ -86,6 +89,8 @@ def main(arguments: list[str]) -> None:
     secret = secrets.token_bytes(32)
     supernode = os.getpid()
     waiting, working = os.pipe()
+    for end in (waiting, working):
+        os.set_blocking(end, False)
     keeper = os.fork()
     if keeper == 0:
         os.close(working)
@@ -95,7 +100,6 @@ def main(arguments: list[str]) -> None:
         executor = Executor(f"{host}:{port}", authority, secret, given.accept_apps, given.message_seconds)
         _end(_keep, executor, waiting, supernode)
     os.close(waiting)
-    os.set_blocking(working, False)
     pull_parts_soon()
     threading.Thread(target=_end_with, args=(keeper,), daemon=True).start()
     look_for_messages_often(lambda: _say(working), Polling(given.busy, given.rest))
@@ -146,6 +150,14 @@ def _say(pipe: int) -> None:
         os.write(pipe, b"1")
 
 
+def _said(pipe: int) -> bool:
+    """Whether there was work since this was asked last, or the SuperNode has ended."""
+    with contextlib.suppress(BlockingIOError):
+        os.read(pipe, 65536)
+        return True
+    return False
+
+
 def _keep(executor: Executor, work: int, supernode: int) -> None:
     """Fork an executor when there is work and none is there, as long as the SuperNode lives, whose child this is.
 
@@ -162,9 +174,8 @@ def _keep(executor: Executor, work: int, supernode: int) -> None:
             continue
         process = os.fork()
         if process == 0:
-            os.close(work)
             _end_with_parent(keeper)
-            _end(executor.run, keeper)
+            _end(executor.run, keeper, work)
         while not (ended := os.waitpid(process, os.WNOHANG))[0]:
             if os.getppid() != supernode:
                 # It would look in vain for its SuperNode for a while; its child sees that it is gone.
@@ -172,7 +183,7 @@ def _keep(executor: Executor, work: int, supernode: int) -> None:
                     os.kill(process, signal.SIGKILL)
             time.sleep(CHILD_SECONDS)
         # What was said meanwhile is done, or is said again.
-        os.read(work, 65536)
+        _said(work)
         if ended[1] and os.getppid() == supernode:
             raise RunFailed(f"The executor ended with status {os.waitstatus_to_exitcode(ended[1])}.")
 
@@ -192,13 +203,19 @@ class Executor:
         self._address, self._authority, self._secret = address, authority, secret
         self._accept_apps, self._limit = accept_apps, limit
 
-    def run(self, keeper: int) -> None:
-        """Ask until the keeper, whose child this is, has ended, or until nothing has come for a while."""
+    def run(self, keeper: int, work: int) -> None:
+        """Ask until the keeper, whose child this is, has ended, or until nothing has come for a while.
+
+        Args:
+            work: a pipe that the SuperNode writes to as long as it waits for a reply.
+        Raises:
+            RunFailed: a child ended without its reply, for which the SuperNode would wait for ever, so all have to end.
+        """
         pull_parts_soon()
         # Tries to reach the SuperNode, which would read like those that the SuperNode makes to reach the SuperLink.
         logging.getLogger("flwr").addFilter(_is_no_retry)
         client = runtime_client(self._address, self._authority, self._secret)
-        pause, last, token = ASK_SECONDS, time.monotonic(), ""
+        pause, last, token, waits = ASK_SECONDS, time.monotonic(), "", math.inf
         while os.getppid() == keeper:
             begin = time.monotonic()
             try:
@@ -212,10 +229,14 @@ class Executor:
             took = time.monotonic() - begin
             if token:
                 token = self._work(client, token, keeper)
-                last = time.monotonic()
+                last, waits = time.monotonic(), math.inf
             elif time.monotonic() - last > REST_SECONDS:
                 return
             else:
+                if not _said(work):
+                    waits = math.inf
+                elif time.monotonic() - (waits := min(waits, time.monotonic())) > LOST_SECONDS:
+                    raise RunFailed("The SuperNode waits for a reply, and no process is there that would give it.")
                 time.sleep(_paced(ASK_SECONDS, took))
 
     def _work(self, client: Any, token: str, keeper: int) -> str:

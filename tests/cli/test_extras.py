@@ -68,7 +68,7 @@ def test_the_plain_install_runs(tmp_path, strategy):
 
 
 def test_a_table_is_made_again_from_the_kept_cells_that_come_with_the_project(tmp_path):
-    """Models of pooled data that need torch are among its rows; none of them is trained, and the page has what comes."""
+    """Models of pooled data that need torch are among its rows; none is trained, and the page has what comes."""
     results, out = REPOSITORY / "docs/results", tmp_path / "out"
     shutil.copytree(results / "cells/ml-100k", tmp_path / "cells/ml-100k")
     table = REPOSITORY / "configs/tables/searched-ml-100k.toml"

@@ -228,18 +228,24 @@ def went_on(out, rounds):
 @pytest.mark.flower
 @pytest.mark.slow
 def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path, deployment):
-    """kill -9 of a child, an executor, a keeper and a SuperNode, while a run of two nodes goes on."""
+    """kill -9 of a child, an executor, a keeper and a SuperNode, while a run of two nodes goes on.
+
+    And a Ctrl-C for a child: it says that it has failed, and leaves its SuperNode waiting for a reply.
+    """
     _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=45.0)
     done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
     assert done.returncode == 0, done.stderr
     out = RunDirectory(tmp_path / "run")
     process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
     await_condition(lambda: len(out.rounds()) >= 2)
-    for place, name in [(3, "node-1"), (2, "node-1"), (1, "node-2"), (0, "node-2")]:
+    kill, stop = signal.SIGKILL, signal.SIGINT
+    for place, name, sign in [
+        (3, "node-1", kill), (2, "node-1", kill), (1, "node-2", kill), (0, "node-2", kill), (3, "node-1", stop),
+    ]:  # fmt: skip
         await_condition(lambda place=place, name=name: len(members(deployment, name)) > place, seconds=120)
         rounds = len(out.rounds())
         with contextlib.suppress(ProcessLookupError, IndexError):  # a child may have ended meanwhile
-            os.kill(members(deployment, name)[place], signal.SIGKILL)
+            os.kill(members(deployment, name)[place], sign)
         try:
             await_condition(lambda rounds=rounds: went_on(out, rounds) or process.poll() is not None, seconds=480)
         except AssertionError as error:
