@@ -71,10 +71,10 @@ def test_a_table_is_made_again_from_the_kept_cells_that_come_with_the_project(tm
     """Models of pooled data that need torch are among its rows; none is trained, and the page has what comes."""
     results, out = REPOSITORY / "docs/results", tmp_path / "out"
     shutil.copytree(results / "cells/ml-100k", tmp_path / "cells/ml-100k")
-    table = REPOSITORY / "configs/tables/searched-ml-100k.toml"
+    table = REPOSITORY / "configs/tables/champions-ml-100k.toml"
     done = without(EXTRAS, "table", str(table), "--out", str(out), "--cells", str(tmp_path / "cells"))
     assert done.returncode == 0, done.stderr
-    page = (results / "searched.md").read_text().splitlines()
+    page = (results / "champions.md").read_text().splitlines()
     rows = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| ")]
     assert len(rows) > 10
     assert [row for row in rows if row not in page] == []
