@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> None:
     own.add_argument("--ssl-ca-certfile", default="")
     given, rest = own.parse_known_args(arguments)
     keep_little_memory()
-    place = _free_place()
+    place = free_place()
     host, port = place.getsockname()
     secret = secrets.token_bytes(32)
     supernode = os.getpid()
@@ -116,10 +116,11 @@ def main(arguments: list[str]) -> None:
     _end(_be_supernode, [*rest, *words], place)
 
 
-def _free_place() -> socket.socket:
+def free_place() -> socket.socket:
     """A port of the loopback, held until Flower can listen on it, so that nobody else is given it meanwhile.
 
-    On a busy machine Flower needs a minute to come that far. Should the port be lost even so, the SuperNode ends, and
+    On a busy machine Flower needs a minute to come that far. (Not in `bouquet.engines.ports`, whose imports the keeper
+    would have for as long as a device is on.) Should the port be lost even so, the SuperNode ends, and
     who starts it again gets another.
     """
     held = socket.socket()
@@ -217,13 +218,15 @@ class Executor:
         client = runtime_client(self._address, self._authority, self._secret)
         pause, last, token, waits = ASK_SECONDS, time.monotonic(), "", math.inf
         while os.getppid() == keeper:
-            begin = time.monotonic()
+            # Before it asks: of a message that comes in between there is a task when there is a wait.
+            said, begin = _said(work), time.monotonic()
             try:
                 token = token or next_task(client)
             except Exception as error:  # whatever it is, the SuperNode is asked again
                 pause = min(max(2 * pause, 1.0), _LONGEST_PAUSE)
                 print(f"The executor cannot ask its SuperNode ({error}); next try in {pause:.0f} s.", file=sys.stderr)
                 time.sleep(pause)
+                waits = math.inf
                 continue
             pause = ASK_SECONDS
             took = time.monotonic() - begin
@@ -233,7 +236,7 @@ class Executor:
             elif time.monotonic() - last > REST_SECONDS:
                 return
             else:
-                if not _said(work):
+                if not said:
                     waits = math.inf
                 elif time.monotonic() - (waits := min(waits, time.monotonic())) > LOST_SECONDS:
                     raise RunFailed("The SuperNode waits for a reply, and no process is there that would give it.")

@@ -27,7 +27,7 @@ from bouquet.errors import ConfigError
 from bouquet.own_packages import command as own_program
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.edge.asking import pull_parts_soon
-from client_app.edge.supernode import APP, _free_place, installed_app
+from client_app.edge.supernode import APP, free_place, installed_app
 from client_app.training import compiler
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
@@ -144,7 +144,7 @@ class BusySuperLink(FleetServicer):
 
 def test_the_port_of_a_supernode_is_its_own_until_flower_listens_there():
     """Chosen by who started it, it was lost to another of 100 devices, and so at every further start."""
-    with _free_place() as held:
+    with free_place() as held:
         place = held.getsockname()
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(place)
