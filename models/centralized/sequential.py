@@ -107,7 +107,7 @@ class SequentialModel(LearnsOrder):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            optimizer = torch.optim.Adam(self._weights.values(), lr=chosen.learning_rate)
+            optimizer = torch.optim.Adam(self._weights.values(), lr=chosen.learning_rate, fused=True)
             for epoch in range(1, chosen.epochs + 1):
                 self._epoch(train, sampler, seed, epoch, optimizer)
                 self.epochs_trained = epoch

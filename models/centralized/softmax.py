@@ -14,20 +14,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, generator
 from models.centralized.base import fitted
 from models.centralized.negatives import NegativeSampler
 from models.centralized.sequential import SequentialModel, SequentialParameters, dropped, padded
+from models.centralized.softmax_loss import over_all_items
 from models.gru4rec import GRU4Rec
 from models.sasrec import SASRec
 from models.sequence import rows_of
-
-# So many logits are computed at once.
-_LOGITS = 2**25
-
 
 # Chosen on MovieLens-100K's validation part.
 _PARAMETERS = SequentialParameters(
@@ -57,8 +53,7 @@ class SoftmaxSequential(SequentialModel):
         windows = cut(train, chosen.max_length, draws)
         # Windows of one length stand together, so that next to nothing is read that is only there to fill up.
         order = np.lexsort((draws.random(len(windows)), windows.lengths))
-        per_batch = max(1, min(chosen.batch_users, _LOGITS // (chosen.max_length * len(weights["item_embedding"]))))
-        batches = [order[start : start + per_batch] for start in range(0, len(order), per_batch)]
+        batches = [order[start : start + chosen.batch_users] for start in range(0, len(order), chosen.batch_users)]
         for place in draws.permutation(len(batches)):
             items, lengths = padded(windows.take(batches[place]), chosen.max_length + 1)
             valid = torch.arange(items.shape[1] - 1) < (lengths - 1).unsqueeze(1)
@@ -67,7 +62,7 @@ class SoftmaxSequential(SequentialModel):
                 rows_of(weights["item_embedding"], items[:, :-1]),
                 lambda values, site: dropped(values, chosen.dropout, source),
             )
-            loss = cross_entropy(states[valid] @ weights["item_embedding"].T, items[:, 1:][valid])
+            loss = over_all_items(states[valid], weights["item_embedding"], items[:, 1:][valid])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
