@@ -19,11 +19,11 @@ class IalsOptions(ModelOfSums):
 
     ials_rank: int = Field(32, ge=1, description="d: the size of a user's and of an item's vector.")
     ials_unobserved: float = Field(
-        1.0,
+        0.3,
         gt=0,
         description="α0: what the score of any item weighs in the loss, beside 1 for those of seen ones.",
     )
-    ials_regularization: float = Field(0.003, gt=0, description="λ: how strongly vectors are held down.")
+    ials_regularization: float = Field(0.001, gt=0, description="λ: how strongly vectors are held down.")
     ials_frequency: float = Field(
         1.0,
         ge=0,

@@ -18,6 +18,9 @@ a sweep is then about as good as three without (ML-100K).
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +35,8 @@ from strategies.sums.publishing import PublishingStrategy
 Rows = NDArray[np.float64]
 # What was rounded on the way, beside the bound of what users can give.
 _ROOM = 1 + 1e-4
+# A score of 1 is what every user's own items should have; where they have less than this, nothing is learned.
+_LEAST_SCORE = 0.01
 
 
 class ItemSystems:
@@ -89,6 +94,8 @@ class Ials(PublishingStrategy):
         self._gram: Rows
         self._count: Rows
         self._users = 0
+        # The mean score of users' own items in the newest sweep, by the factors that it began with.
+        self._mean_score = math.nan
 
     def returning(self, specs: Specs) -> Specs:
         return self.options.sums(self.roster.num_items, first=self._step == 0)
@@ -133,6 +140,9 @@ class Ials(PublishingStrategy):
                 reply.sums[name].add_to(sums[name], reply.factor)
         if self._step == 0:
             self._measure(shared["factors"], sums, sum(map(len, users)))
+            if server_round > 1:  # what the first sweep begins with was drawn at random
+                scores = (shared["factors"] * sums["target"]).sum()
+                self._mean_score = float(scores / max(1.0, self._count.sum()))
         else:
             self._move(sums["product"])
         self._step = (self._step + 1) % (1 + self.options.ials_steps)
@@ -161,6 +171,17 @@ class Ials(PublishingStrategy):
         steepest = systems.preconditioned(self._residual)
         turn = _quotient(_dots(self._residual, steepest), before)[:, None]
         self._direction = (steepest + turn * direction).astype(np.float32)
+
+    def results(self) -> dict[str, Any]:
+        if not self._mean_score < _LEAST_SCORE:
+            return super().results()
+        options = self.options
+        shrunk = (
+            f"The vectors of ials have shrunk to nothing: users' own items score {self._mean_score:.1g}, and 1 is "
+            f"aimed at. For so many users and items ials-regularization = {options.ials_regularization:g} and "
+            f"ials-unobserved = {options.ials_unobserved:g} hold them down too much; take a third of one, or less."
+        )
+        return super().results() | {"remarks": [shrunk]}
 
     def _systems(self) -> ItemSystems:
         return ItemSystems(self._gram, self._count, self._users, self.options)
