@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from benchmarks.champions import Ease, Mix, Popularity, Ridge, Rules, Setting, Sums
 from bouquet.config import RunConfig
 from bouquet.evaluation import METRICS, evaluate_users, paired_test, rank_full, summarise, user_metrics
+from bouquet.ragged import one_after_another
 from bouquet.randomness import Purpose, generator
 from client_app.node.histories import Histories, histories_of, interactions_of
-from client_app.node.tasks import one_after_another
 
 VALIDATION_USERS = 2000
 NDCG = METRICS.index("NDCG@10")
