@@ -33,6 +33,15 @@ RIDGE = Ridge(backward=0.25)
 EASE = Ease(recency=0.7)
 
 
+def validation_users(histories: Histories) -> NDArray[np.int64]:
+    """Those who hold an item out for validation, in order; of more than 2,000 so many drawn at random."""
+    some = np.flatnonzero(histories.validation.lengths)
+    if len(some) <= VALIDATION_USERS:
+        return some
+    draws = generator(histories.split_seed, 0, Purpose.USERS, "validation")
+    return np.sort(draws.choice(some, VALIDATION_USERS, replace=False))
+
+
 class Search:
     """Settings on the validation items of one data set.
 
@@ -42,10 +51,7 @@ class Search:
 
     def __init__(self, histories: Histories, path: Path) -> None:
         self.sums = Sums(histories.train, histories.num_items)
-        some = np.flatnonzero(histories.validation.lengths)
-        if len(some) > VALIDATION_USERS:
-            draws = generator(histories.split_seed, 0, Purpose.USERS, "validation")
-            some = np.sort(draws.choice(some, VALIDATION_USERS, replace=False))
+        some = validation_users(histories)
         self._read, self._wanted = histories.train.take(some), histories.validation.take(some)
         self._path = path
         self.tried: dict[str, NDArray[np.float64]] = dict(np.load(path)) if path.exists() else {}

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-from scipy import sparse
 
-from benchmarks.champions_search import NDCG, VALIDATION_USERS
+from benchmarks.champions_search import NDCG, validation_users
 from bouquet.config import RunConfig
 from bouquet.evaluation import rank_full, user_metrics
-from bouquet.randomness import Purpose, generator
 from client_app.node.histories import Histories, histories_of, interactions_of
+from models.centralized.base import binary_histories
 from models.centralized.ials import IALS, IALSParameters
 
 UNOBSERVED = (0.03, 0.1, 0.3, 1.0)
@@ -27,15 +26,8 @@ REGULARIZATION = (0.0003, 0.001, 0.003, 0.01)
 
 def figure(histories: Histories, parameters: IALSParameters) -> float:
     """The mean NDCG@10 of the validation users."""
-    train = histories.train
-    some = np.flatnonzero(histories.validation.lengths)
-    if len(some) > VALIDATION_USERS:
-        draws = generator(histories.split_seed, 0, Purpose.USERS, "validation")
-        some = np.sort(draws.choice(some, VALIDATION_USERS, replace=False))
-    ones = np.ones(len(train.values), dtype=np.float32)
-    model = IALS(parameters).fit(
-        sparse.csr_matrix((ones, train.values, train.indptr), (len(train), histories.num_items))
-    )
+    train, some = histories.train, validation_users(histories)
+    model = IALS(parameters).fit(binary_histories(train, histories.num_items))
     read = train.take(some)
     ranks = rank_full(model.scores_after(read), histories.validation.take(some), read)
     return float(user_metrics(ranks)[:, NDCG].mean())

@@ -142,7 +142,7 @@ class Ials(PublishingStrategy):
             self._measure(shared["factors"], sums, sum(map(len, users)))
             if server_round > 1:  # what the first sweep begins with was drawn at random
                 scores = (shared["factors"] * sums["target"]).sum()
-                self._mean_score = float(scores / max(1.0, self._count.sum()))
+                self._mean_score = float(scores / self._count.sum()) if self._count.any() else math.nan
         else:
             self._move(sums["product"])
         self._step = (self._step + 1) % (1 + self.options.ials_steps)
