@@ -94,8 +94,8 @@ class Ials(PublishingStrategy):
         self._gram: Rows
         self._count: Rows
         self._users = 0
-        # The mean score of users' own items in the newest sweep, by the factors that it began with.
-        self._mean_score = math.nan
+        # The mean score of users' own items, by the factors that the newest sweep began with, and the one before it.
+        self._mean_score = self._score_before = math.nan
 
     def returning(self, specs: Specs) -> Specs:
         return self.options.sums(self.roster.num_items, first=self._step == 0)
@@ -140,9 +140,9 @@ class Ials(PublishingStrategy):
                 reply.sums[name].add_to(sums[name], reply.factor)
         if self._step == 0:
             self._measure(shared["factors"], sums, sum(map(len, users)))
-            if server_round > 1:  # what the first sweep begins with was drawn at random
-                scores = (shared["factors"] * sums["target"]).sum()
-                self._mean_score = float(scores / self._count.sum()) if self._count.any() else math.nan
+            scores = (shared["factors"] * sums["target"]).sum()
+            self._score_before = self._mean_score
+            self._mean_score = float(scores / self._count.sum()) if self._count.any() else math.nan
         else:
             self._move(sums["product"])
         self._step = (self._step + 1) % (1 + self.options.ials_steps)
@@ -173,7 +173,8 @@ class Ials(PublishingStrategy):
         self._direction = (steepest + turn * direction).astype(np.float32)
 
     def results(self) -> dict[str, Any]:
-        if not self._mean_score < _LEAST_SCORE:
+        # Small ones can also be on their way up: the factors that a run begins with are small.
+        if not self._mean_score < min(_LEAST_SCORE, self._score_before):
             return super().results()
         options = self.options
         shrunk = (
