@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from models.centralized.pairs import FactorizationParameters
     from models.centralized.popularity import Popularity, PopularityParameters
     from models.centralized.sequential import CentralGRU4Rec, CentralSASRec, SequentialModel, SequentialParameters
-    from models.centralized.softmax import SoftmaxGRU4Rec, SoftmaxSASRec
+    from models.centralized.softmax import AveragedGRU4Rec, AveragedSASRec, SoftmaxGRU4Rec, SoftmaxSASRec
 
 _CENTRALIZED = {
     "popularity": "popularity:Popularity",
@@ -41,6 +41,8 @@ _SEQUENTIAL = {
     "sasrec": "sequential:CentralSASRec",
     "gru4rec-softmax": "softmax:SoftmaxGRU4Rec",
     "sasrec-softmax": "softmax:SoftmaxSASRec",
+    "gru4rec-averaged": "softmax:AveragedGRU4Rec",
+    "sasrec-averaged": "softmax:AveragedSASRec",
 }
 
 
@@ -59,6 +61,9 @@ POOLED: Places[type[CentralizedModel] | type[SequentialModel]] = Places(_here({*
 WITH_TORCH = frozenset({"mf-bce", "mf-bpr", "neumf", "lightgcn", *_SEQUENTIAL})
 """The names of those that are trained with torch."""
 
+REVISIONS = {"mf-bpr": 2}
+"""Of models that give other numbers than when they came: how often that was so."""
+
 _PLACES = {
     **dict.fromkeys(("EASE", "EASEParameters"), "ease"),
     **dict.fromkeys(("MFBCE", "MFBPR"), "factorization"),
@@ -69,7 +74,7 @@ _PLACES = {
     "FactorizationParameters": "pairs",
     **dict.fromkeys(("Popularity", "PopularityParameters"), "popularity"),
     **dict.fromkeys(("CentralGRU4Rec", "CentralSASRec", "SequentialModel", "SequentialParameters"), "sequential"),
-    **dict.fromkeys(("SoftmaxGRU4Rec", "SoftmaxSASRec"), "softmax"),
+    **dict.fromkeys(("AveragedGRU4Rec", "AveragedSASRec", "SoftmaxGRU4Rec", "SoftmaxSASRec"), "softmax"),
 }
 
 __all__ = [
@@ -79,8 +84,11 @@ __all__ = [
     "MFBCE",
     "MFBPR",
     "POOLED",
+    "REVISIONS",
     "SEQUENTIAL",
     "WITH_TORCH",
+    "AveragedGRU4Rec",
+    "AveragedSASRec",
     "CentralGRU4Rec",
     "CentralSASRec",
     "CentralizedModel",

@@ -34,7 +34,8 @@ class FactorizationParameters:
         weight_decay: L2 weight on the rows of a batch.
         negatives: k, negatives per positive and epoch.
         batch_size: positives per step.
-        epochs: passes over all positives; the most there can be if a validation score is given.
+        epochs: passes over all positives.
+        most_epochs: the most there can be if a validation score is given; 0: as many as `epochs`.
         evaluate_every: epochs between two validation scores.
         patience: validation scores without a new best before training stops.
         init_scale: standard deviation of the initial embeddings.
@@ -49,6 +50,7 @@ class FactorizationParameters:
     evaluate_every: int = 2
     patience: int = 5
     init_scale: float = 0.1
+    most_epochs: int = 0
 
 
 class PairModel(ABC):
@@ -91,15 +93,17 @@ class PairModel(ABC):
         matrix = binary(train)
         self._weights = self._initial(matrix, seed)
         with _one_thread():
-            trained = self._epochs(matrix, seed)
+            stops_early, chosen = validation_score is not None, self.parameters
+            most = chosen.most_epochs if stops_early and chosen.most_epochs else chosen.epochs
+            trained = self._epochs(matrix, seed, most)
             if validation_score is None:
                 for epoch in trained:
                     self.epochs_trained = epoch
             else:
-                self._train_until_no_better(trained, validation_score)
+                self._train_until_no_better(trained, most, validation_score)
         return self
 
-    def _epochs(self, matrix: sparse.csr_matrix, seed: int) -> Iterator[int]:
+    def _epochs(self, matrix: sparse.csr_matrix, seed: int, most: int) -> Iterator[int]:
         """Train epoch after epoch; yields the number of epochs done."""
         weights, chosen = fitted(self._weights, self.name), self.parameters
         sampler = NegativeSampler(matrix)
@@ -110,7 +114,7 @@ class PairModel(ABC):
         if not len(users):
             raise BouquetError(f"{self.name} needs negatives, and every user has every item.")
         optimizer = torch.optim.Adam(weights, lr=chosen.learning_rate)
-        for epoch in range(1, chosen.epochs + 1):
+        for epoch in range(1, most + 1):
             order = generator(seed, epoch, Purpose.BATCH_ORDER, self.name).permutation(len(users))
             draws = generator(seed, epoch, Purpose.TRAIN_NEGATIVES, self.name)
             negatives = sampler.draw(users[order], chosen.negatives, draws)
@@ -125,12 +129,12 @@ class PairModel(ABC):
                 optimizer.step()
             yield epoch
 
-    def _train_until_no_better(self, trained: Iterator[int], validation_score: ValidationScore) -> None:
+    def _train_until_no_better(self, trained: Iterator[int], most: int, validation_score: ValidationScore) -> None:
         chosen = self.parameters
         weights = fitted(self._weights, self.name)
         best, best_epoch, best_weights, waited = -np.inf, 0, [w.detach().clone() for w in weights], 0
         for epoch in trained:
-            if epoch % chosen.evaluate_every and epoch != chosen.epochs:
+            if epoch % chosen.evaluate_every and epoch != most:
                 continue
             value = validation_score(self.scores)
             if np.isnan(value):

@@ -9,8 +9,10 @@ with honest negatives (see `negatives`), drawn anew in each epoch, and Adam.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from itertools import count
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -49,6 +51,8 @@ class SequentialParameters:
         evaluate_every: epochs between two validation scores.
         patience: validation scores without a new best before training stops.
         init_scale: standard deviation of the initial embeddings.
+        averaging: what is left of the averaged weights in a step of training, of which the rest is the trained ones;
+            scores are the averaged weights'. 0: nothing is averaged. The first steps count as in a plain mean, nearly.
         dropouts: ascending, `dropout` among them; validation chooses one. Empty: nothing is chosen.
     """
 
@@ -62,6 +66,7 @@ class SequentialParameters:
     evaluate_every: int = 3
     patience: int = 2
     init_scale: float = 0.1
+    averaging: float = 0.0
     dropouts: tuple[float, ...] = ()
 
 
@@ -79,7 +84,9 @@ class SequentialModel(LearnsOrder):
         """The epochs, and the dropout, where validation chose them."""
         self.best_score = -np.inf
         """What the validation score was then."""
+        # What scores are read from, and what is trained: the same, where nothing is averaged.
         self._weights: dict[str, Tensor] | None = None
+        self._trained: dict[str, Tensor] = {}
 
     def fit(
         self, train: Ragged, num_items: int, *, seed: int = 0, validation_score: ValidationScore | None = None
@@ -102,12 +109,16 @@ class SequentialModel(LearnsOrder):
         matrix = binary(sparse.csr_matrix((ones, train.values, train.indptr), (len(train), num_items)))
         sampler = NegativeSampler(matrix)
         start = initial_shared(self._backbone.shared, seed)
-        self._weights = {name: torch.from_numpy(values).requires_grad_() for name, values in start.items()}
+        self._trained = {name: torch.from_numpy(values).requires_grad_() for name, values in start.items()}
+        self._weights = self._trained
         best, waited, kept = -np.inf, 0, self._copy()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            optimizer = torch.optim.Adam(self._weights.values(), lr=chosen.learning_rate, fused=True)
+            optimizer = torch.optim.Adam(self._trained.values(), lr=chosen.learning_rate, fused=True)
+            if chosen.averaging:
+                self._weights = self._copy()
+                optimizer.register_step_post_hook(self._average())
             for epoch in range(1, chosen.epochs + 1):
                 self._epoch(train, sampler, seed, epoch, optimizer)
                 self.epochs_trained = epoch
@@ -152,7 +163,7 @@ class SequentialModel(LearnsOrder):
     def _epoch(
         self, train: Ragged, sampler: NegativeSampler, seed: int, epoch: int, optimizer: torch.optim.Optimizer
     ) -> None:
-        chosen, weights = self.parameters, fitted(self._weights, self.name)
+        chosen, weights = self.parameters, self._trained
         draws = generator(seed, epoch, Purpose.TRAIN_NEGATIVES, self.name)
         source = torch.Generator().manual_seed(int(draws.integers(2**31)))
         users = np.flatnonzero((train.lengths > 1) & (sampler.available > 0))
@@ -171,6 +182,19 @@ class SequentialModel(LearnsOrder):
             optimizer.zero_grad()
             losses[valid].mean().backward()
             optimizer.step()
+
+    def _average(self) -> Callable[..., None]:
+        """What is to be done after each step: the averaged weights take their share of the trained ones."""
+        most, averaged, trained = self.parameters.averaging, self._weights, self._trained
+        steps = count(1)
+
+        def after_step(*_: Any) -> None:
+            step = next(steps)
+            left = min(most, (1 + step) / (10 + step))
+            for name, values in fitted(averaged, self.name).items():
+                values.lerp_(trained[name].detach(), 1 - left)
+
+        return after_step
 
     def _copy(self) -> dict[str, Tensor]:
         return {name: values.detach().clone() for name, values in fitted(self._weights, self.name).items()}

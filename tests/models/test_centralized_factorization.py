@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -82,6 +84,18 @@ def test_validation_does_not_change_the_training(train):
     plain = MFBPR(SMALL).fit(train)
     assert watched.epochs_trained == plain.epochs_trained == SMALL.epochs
     np.testing.assert_array_equal(watched.scores(np.arange(20)), plain.scores(np.arange(20)))
+
+
+def test_only_validation_may_ask_for_more_epochs(train):
+    """Scores that rise until the ninth time, after epoch 18, end two times later; without them 12 epochs stay 12."""
+    parameters, answers = replace(SMALL, most_epochs=30), iter([*range(9), 0, 0])
+    asked = MFBPR(parameters).fit(train, validation_score=lambda _: float(next(answers)))
+    assert asked.epochs_trained == 18
+    assert next(answers, None) is None
+    assert MFBPR(parameters).fit(train).epochs_trained == 12
+    longer, rising = replace(SMALL, most_epochs=15), iter(range(100))  # the last epoch counts, too: 8 scores
+    assert MFBPR(longer).fit(train, validation_score=lambda _: float(next(rising))).epochs_trained == 15
+    assert next(rising) == 8
 
 
 def test_seeds_differ_and_the_number_of_threads_is_put_back(train):

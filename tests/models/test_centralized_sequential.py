@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bouquet.ragged import Ragged
-from models.centralized import SEQUENTIAL, SequentialParameters
+from models.centralized import SEQUENTIAL, AveragedSASRec, SequentialParameters
 from models.centralized.softmax import cut
 
 SMALL = SequentialParameters(embedding_size=8, epochs=40, learning_rate=0.02, dropout=0.0, max_length=6, batch_users=32)
@@ -99,3 +99,36 @@ def test_the_loss_against_all_items_by_hand():
     moved = model._weights["item_embedding"] - still._weights["item_embedding"]
     np.testing.assert_allclose(np.abs(moved.detach().numpy()[1:]), 0.01, rtol=1e-3)
     np.testing.assert_allclose(moved.detach().numpy()[1], -moved.detach().numpy()[2], rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(SEQUENTIAL))
+def test_averaged_weights_by_hand(name):
+    """A step of one batch an epoch. Left of the average is at most (1 + t) / (10 + t) at step t: 2/11 and then 3/12.
+
+    From w0 the average is a = 2/11 w0 + 9/11 w1 and then 1/4 a + 3/4 w2; at most .1 left: .9 w2 + .1 (.1 w0 + .9 w1).
+    """
+    train = circles(users=4)
+    parameters = SequentialParameters(embedding_size=4, max_length=8, batch_users=8, dropout=0.0, epochs=2)
+
+    def weights(**changes):
+        return SEQUENTIAL[name](replace(parameters, **changes)).fit(train, 40)._weights
+
+    start, one, two = weights(learning_rate=0.0), weights(epochs=1), weights()
+    mean, short = weights(averaging=0.9), weights(averaging=0.1)
+    for key, first in start.items():
+        w0, w1, w2 = (values.detach().numpy() for values in (first, one[key], two[key]))
+        np.testing.assert_allclose(mean[key].numpy(), (2 / 11 * w0 + 9 / 11 * w1) / 4 + 3 / 4 * w2, atol=1e-6)
+        np.testing.assert_allclose(short[key].numpy(), 0.9 * w2 + 0.1 * (0.1 * w0 + 0.9 * w1), atol=1e-6)
+    assert np.abs(mean["item_embedding"].numpy() - two["item_embedding"].detach().numpy()).max() > 1e-4
+
+
+def test_the_averaged_ones_are_as_large_as_their_data_allow():
+    """From 300,000 events on the larger size is usual; given parameters stay, whatever validation chooses of them."""
+    small, large = (AveragedSASRec.usual(events) for events in (299_999, 300_000))
+    assert (small.embedding_size, small.max_length, small.dropouts) == (64, 50, (0.3, 0.5, 0.7))
+    assert (large.embedding_size, large.max_length, large.dropout, large.dropouts) == (128, 200, 0.2, ())
+    train = circles(users=3)
+    assert AveragedSASRec().fit(train, 40)._weights["item_embedding"].shape == (40, 64)
+    given = SequentialParameters(embedding_size=4, epochs=2, dropout=0.5, dropouts=(0.3, 0.5))
+    model = AveragedSASRec(given).fit(train, 40, validation_score=lambda scores: scores(np.arange(3)).sum())
+    assert model._weights["item_embedding"].shape == (40, 4)
