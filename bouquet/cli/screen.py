@@ -36,6 +36,8 @@ REMARKS = {
     "sasrec": "not federated: all histories in one place",
     "gru4rec-softmax": "not federated: all histories in one place",
     "sasrec-softmax": "not federated: all histories in one place",
+    "gru4rec-averaged": "not federated: all histories in one place",
+    "sasrec-averaged": "not federated: all histories in one place",
 }
 LABELS = {
     TRAINED: "FedAvg",
@@ -52,6 +54,8 @@ LABELS = {
     "sasrec": "SASRec, all data pooled",
     "gru4rec-softmax": "GRU4Rec (softmax), all data pooled",
     "sasrec-softmax": "SASRec (softmax), all data pooled",
+    "gru4rec-averaged": "GRU4Rec (averaged), all data pooled",
+    "sasrec-averaged": "SASRec (averaged), all data pooled",
 }
 READ_AT_TEST = {"known": "after all that is known by then", "training": "after the training items alone"}
 

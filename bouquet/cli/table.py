@@ -25,8 +25,9 @@ from bouquet.config import RunConfig, lookup, parsed
 from bouquet.errors import BouquetError, ConfigError, RunFailed
 from bouquet.experiments.baselines import evaluate_centralized
 from bouquet.experiments.ground import ground_of, summary_of
-from bouquet.experiments.kept_cells import of_run, to_run, write_cell
+from bouquet.experiments.kept_cells import to_run, write_cell
 from bouquet.experiments.kept_folder import differences, kept_cell_of, refuse_unfit
+from bouquet.experiments.kept_runs import of_run
 from bouquet.experiments.settings import read_config_file
 from bouquet.experiments.table_figure import CSV, PNG
 from bouquet.experiments.table_file import Cell, cells_of, read_table_file

@@ -22,20 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.checked import checked_tensors, read_checked
-from bouquet.config import CIRCUMSTANCES, Scalar
+from bouquet.config import Scalar
 from bouquet.errors import DataError, StateError
 from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS, PARTS, user_metrics
 from bouquet.evaluation.ranks import Ranks
 from bouquet.files import write_atomically
-from bouquet.methods import METHODS, PLUG_INS
 from bouquet.randomness import Words
 from bouquet.reporting.run_directory import RunDirectory
 
 FORMAT = 1
 _INTEGERS = ("|i1", "<i2", "<i4", "<i8")
 SUFFIX = ".safetensors"
-# Raised when the same settings give other numbers with every method; those of one method stand in its manifest.
-REVISION = 1
 # The same bytes for the same content, whatever the release of the library has as its default.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**22}]
 
@@ -48,7 +45,7 @@ class KeptCell:
         settings: its configuration, without paths and what else does not matter.
         engine: how it was carried out; `model` names a model of pooled data.
         versions: of the packages that it ran with.
-        revision: of its numbers, as `revision_of`.
+        revision: of its numbers, as `kept_runs.revision_of`.
         summary: its `summary.json`.
         users: [n] keys, ascending.
         sizes: [n] training interactions; None where nobody wrote them.
@@ -63,41 +60,6 @@ class KeptCell:
     users: Words
     sizes: NDArray[np.int64] | None
     values: NDArray[np.float32]
-
-
-def revision_of(settings: Mapping[str, Scalar], model: str = "") -> str:
-    """What the numbers of a run depend on beside its settings: revisions of the program, its method and its plug-in.
-
-    Args:
-        model: of pooled data; "": a federated run.
-    """
-    parts = [str(REVISION)]
-    if not model:
-        method, plug_in = METHODS.get(str(settings["strategy"])), PLUG_INS.get(str(settings["personalization"]))
-        parts += [str(part.revision) for part in (method, plug_in) if part is not None]
-    return ".".join(parts)
-
-
-def of_run(directory: RunDirectory) -> KeptCell:
-    """The cell of a completed run.
-
-    Raises:
-        DataError: its files are missing or damaged.
-    """
-    users, values = directory.read_users()
-    sizes, order = directory.read_sizes(), np.argsort(users)
-    config = {key: value for key, value in directory.read_config().items() if key not in CIRCUMSTANCES}
-    engine = directory.engine()
-    return KeptCell(
-        settings=config,
-        engine=engine,
-        versions=directory.versions(),
-        revision=revision_of(config, str(engine.get("model", ""))),
-        summary=directory.read_summary(),
-        users=users[order],
-        sizes=None if sizes is None else sizes[order],
-        values=values[order],
-    )
 
 
 def write_cell(folder: Path, cell: KeptCell) -> Path:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bouquet.config import CIRCUMSTANCES, Scalar, defaults
 from bouquet.errors import ConfigError
-from bouquet.experiments.kept_cells import SUFFIX, KeptCell, read_cell, revision_of
+from bouquet.experiments.kept_cells import SUFFIX, KeptCell, read_cell
+from bouquet.experiments.kept_runs import revision_of
 from bouquet.experiments.settings import option_classes
 from bouquet.experiments.table_file import ROUND, Cell, TableFile
 

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 import bouquet as api
+from bouquet.config import RunConfig
 from bouquet.errors import DataError
 from bouquet.evaluation import Ranks, user_metrics
 from bouquet.evaluation.metrics import METRICS
-from bouquet.experiments import kept_cells
-from bouquet.experiments.kept_cells import cell_files, of_run, read_cell, write_cell
+from bouquet.experiments import kept_cells, kept_runs
+from bouquet.experiments.kept_cells import cell_files, read_cell, write_cell
+from bouquet.experiments.kept_runs import of_run, revision_of
 from bouquet.reporting.run_directory import RunDirectory
+from models.centralized import REVISIONS
 
 WRITTEN = ("table.md", "table.csv", "table.tex")
 
@@ -62,12 +65,18 @@ def test_a_cell_of_other_settings_is_run_and_stands_beside_the_first(kept, tmp_p
 
 def test_a_cell_of_another_revision_is_not_taken(kept, tmp_path, bouquet, monkeypatch):
     file, cells = kept
-    monkeypatch.setattr(kept_cells, "REVISION", 2)
+    monkeypatch.setattr(kept_runs, "REVISION", 2)
     arguments = ("table", file, "--out", tmp_path / "other", "--cells", cells, "--only", "popularity")
     ended = bouquet(*arguments)
     assert "popularity, seed 0 is run: the nearest kept cell has revision = '1' and not '2'." in ended.out
     shutil.rmtree(tmp_path / "other")
     assert ": kept" in bouquet(*arguments).out
+
+
+def test_a_pooled_model_has_a_revision_of_its_own():
+    settings = RunConfig().to_flat()
+    assert revision_of(settings, "mf-bpr") == f"{kept_runs.REVISION}.{REVISIONS['mf-bpr']}"
+    assert revision_of(settings, "popularity") == str(kept_runs.REVISION)
 
 
 @pytest.mark.parametrize("what", ["fedavg.seed-0", "users"])
