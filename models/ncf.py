@@ -93,7 +93,8 @@ class NeuralCollaborativeFiltering(Backbone):
             signals = ((items if len(items) == 1 else items[these]) + users[these]).relu_()
             for layer in range(2, self.num_hidden + 1):
                 signals = (signals @ part[f"weight_{layer}"]).add_(part[f"bias_{layer}"].unsqueeze(1)).relu_()
-            found[these] = (signals @ part["output"].unsqueeze(2)).squeeze(2)
+            # hᵀ xᵀ and not x h, which one user alone may have rounded otherwise than among others.
+            found[these] = (part["output"].unsqueeze(1) @ signals.transpose(1, 2)).squeeze(1)
         return found
 
     def _layers(self, private: Tensors, shared: Tensors) -> tuple[Tensor, list[Tensor]]:
