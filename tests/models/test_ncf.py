@@ -42,3 +42,19 @@ def test_scores_are_the_logits_of_every_item(own, hidden, users_at_once, count, 
     for name in shared if own == "everything" else [own] if own in shared else []:
         shared[name] = whole[name] = whole[name] + torch.randn(whole[name].shape)
     torch.testing.assert_close(model.scores(private, shared), model.logits(private, whole))
+
+
+def test_a_user_alone_has_the_scores_that_it_has_among_others():
+    """To the last bit, with arrays of its own and with common ones: a node of one user, or the last one of a block."""
+    model = NeuralCollaborativeFiltering(50, ModelOptions(embedding_size=8), ncf.NCFOptions())
+    torch.manual_seed(0)
+    private = {"user_embedding": torch.randn(USERS, 8)}
+    common = {name: torch.from_numpy(values) for name, values in initial_shared(model.shared, 0).items()}
+    own = {name: values + torch.randn(USERS, *values.shape) for name, values in common.items()}
+    for shared, is_own in ((common, False), (own, True)):
+        together = model.scores(private, shared)
+        for user in range(USERS):
+            this = slice(user, user + 1)
+            model_of = {name: values[this] for name, values in shared.items()} if is_own else shared
+            alone = model.scores({"user_embedding": private["user_embedding"][this]}, model_of)
+            assert torch.equal(alone[0], together[user])
