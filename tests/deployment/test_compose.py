@@ -38,6 +38,12 @@ def test_every_service_is_one_of_two_images_without_rights():
     assert dockerfile.rindex("USER bouquet") > dockerfile.rindex("FROM ")
 
 
+def test_no_mapping_merges_several_others():
+    """Of two merged mappings with the same key YAML's merge takes the first, PyYAML 6.0.4 the last."""
+    merged = re.findall(r"<<: *(.*)", (REPOSITORY / "docker-compose.yml").read_text())
+    assert [mapping for mapping in merged if not re.fullmatch(r"\*[a-z-]+", mapping)] == []
+
+
 def test_nobody_but_its_owner_mounts_a_private_key():
     for name in SERVICES:
         keys = {volume for volume in volumes_of(name) if volume.startswith("keys-")}
