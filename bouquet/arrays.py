@@ -26,7 +26,7 @@ Arrays = dict[str, Array]
 # So many private values are drawn at once: what is in between stays in the cache.
 _DRAWN = 2**16
 
-_INITS, _DTYPES = ("normal", "uniform", "zeros"), ("float32", "int32")
+_INITS, _DTYPES = ("normal", "uniform", "zeros", "constant"), ("float32", "int32")
 
 # What a node may claim about a model: far above every backbone here, and little work to refuse.
 MOST_TEXT = 64 * 1024
@@ -42,7 +42,7 @@ class ArraySpec:
 
     Attributes:
         shape: its shape; for a private array, the shape for one user.
-        init: "normal" (standard deviation `scale`), "uniform" (in [-scale, scale]) or "zeros".
+        init: "normal" (standard deviation `scale`), "uniform" (in [-scale, scale]), "zeros", or "constant" (`scale`).
         scale: see `init`.
         by_item: the first axis is the catalogue, so an update may carry touched rows only.
         dtype: "float32", or "int32" for item numbers, which nothing trains.
@@ -139,7 +139,7 @@ def initial_shared(specs: Specs, seed: int) -> Arrays:
         elif spec.init == "uniform":
             values = source.uniform(-spec.scale, spec.scale, spec.shape)
         else:
-            values = np.zeros(spec.shape)
+            values = np.full(spec.shape, _resting(spec))
         arrays[name] = values.astype(spec.dtype)
     return arrays
 
@@ -147,7 +147,7 @@ def initial_shared(specs: Specs, seed: int) -> Arrays:
 def initial_private(name: str, spec: ArraySpec, seed: int, users: Words) -> Array:
     """Initial values of a private array for the users with these keys: [k, *shape]."""
     source = private_streams(name, seed, users)
-    found = np.zeros((len(users), spec.size), dtype=np.float32)
+    found = np.full((len(users), spec.size), _resting(spec), dtype=np.float32)
     step = max(1, _DRAWN // max(spec.size, 1))
     for start in range(0, len(users), step):
         some, part = source[start : start + step], found[start : start + step]
@@ -167,8 +167,8 @@ def initial_private_rows(name: str, spec: ArraySpec, seed: int, users: Words, ro
         [nnz, …], one user after another.
     """
     width = math.prod(spec.shape[1:])
-    found = np.zeros((len(rows.values), width), dtype=np.float32)
-    if spec.init != "zeros" and len(found):
+    found = np.full((len(rows.values), width), _resting(spec), dtype=np.float32)
+    if spec.init in ("normal", "uniform") and len(found):
         source = np.repeat(private_streams(name, seed, users), width * rows.lengths)
         counter = (rows.values.astype(np.int64)[:, None] * width + np.arange(width)).reshape(-1)
         if spec.init == "normal":
@@ -177,6 +177,11 @@ def initial_private_rows(name: str, spec: ArraySpec, seed: int, users: Words, ro
             values = spec.scale * (2.0 * uniforms(draw(source, counter)) - 1.0)
         found[:] = values.reshape(found.shape)
     return found.reshape(len(found), *spec.shape[1:])
+
+
+def _resting(spec: ArraySpec) -> float:
+    """The value of an array of which nothing is drawn."""
+    return spec.scale if spec.init == "constant" else 0.0
 
 
 def private_streams(name: str, seed: int, users: Words) -> Words:

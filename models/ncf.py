@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from bouquet.arrays import ArraySpec
 from bouquet.config import ModelOptions, Options, numbers
 from models.backbone import Backbone, PullBack, Tensors
@@ -24,12 +26,23 @@ class NCFOptions(Options):
     ncf_hidden: str = numbers(
         "16,8", ",", "Widths of the hidden layers of 'ncf', between its 2 d inputs and its one output."
     )
+    ncf_prior: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of positives among samples that the output of 'ncf' begins with, through its bias: "
+        "1 / (1 + negatives-per-positive), .2 with the default.",
+    )
 
 
 class NeuralCollaborativeFiltering(Backbone):
-    """r̂_ui = hᵀ φ_L(… φ_1([p_u, q_i])) with φ_l(x) = relu(W_lᵀ x + b_l), a private p_u, shared Q, W and h.
+    """r̂_ui = hᵀ φ_L(… φ_1([p_u, q_i])) + b with φ_l(x) = relu(W_lᵀ x + b_l), a private p_u, shared Q, W, h and b.
 
     Shapes: W_1 is [2 d, first width]; all layers of a user are its own copy while it trains.
+
+    The papers print no b. Most samples are negatives, so without it the first rounds turn h negative, and what scores
+    best is what no unit of the last layer answers to: the most popular items then tie at 0, where no gradient tells
+    them apart. b starts at the log-odds of a positive instead.
     """
 
     options_class = NCFOptions
@@ -47,6 +60,8 @@ class NeuralCollaborativeFiltering(Backbone):
             self.shared[f"weight_{layer}"] = ArraySpec((fan_in, fan_out), "normal", math.sqrt(2 / fan_in))
             self.shared[f"bias_{layer}"] = ArraySpec((fan_out,), "zeros")
         self.shared["output"] = ArraySpec((widths[-1],), "normal", math.sqrt(1 / widths[-1]))
+        prior = math.log(settings.ncf_prior / (1 - settings.ncf_prior))
+        self.shared["output_bias"] = ArraySpec((1,), "constant", prior)
         self.private = {"user_embedding": ArraySpec((size,), "normal", options.init_scale)}
 
     def logits(self, private: Tensors, shared: Tensors) -> Tensor:
@@ -60,6 +75,7 @@ class NeuralCollaborativeFiltering(Backbone):
 
         def pull_back(slope: Tensor) -> dict[str, Tensor]:
             gradients = {"output": torch.bmm(slope.unsqueeze(1), activations[-1]).squeeze(1)}
+            gradients["output_bias"] = slope.sum(dim=1, keepdim=True)
             delta = slope.unsqueeze(2) * shared["output"].unsqueeze(1)
             for layer in range(self.num_hidden, 0, -1):
                 delta = delta * (activations[layer - 1] > 0)
@@ -94,7 +110,7 @@ class NeuralCollaborativeFiltering(Backbone):
             for layer in range(2, self.num_hidden + 1):
                 signals = (signals @ part[f"weight_{layer}"]).add_(part[f"bias_{layer}"].unsqueeze(1)).relu_()
             # hᵀ xᵀ and not x h, which one user alone may have rounded otherwise than among others.
-            found[these] = (part["output"].unsqueeze(1) @ signals.transpose(1, 2)).squeeze(1)
+            found[these] = (part["output"].unsqueeze(1) @ signals.transpose(1, 2)).squeeze(1) + part["output_bias"]
         return found
 
     def _layers(self, private: Tensors, shared: Tensors) -> tuple[Tensor, list[Tensor]]:
@@ -109,4 +125,5 @@ class NeuralCollaborativeFiltering(Backbone):
         for layer in range(2, self.num_hidden + 1):
             bias, weight = shared[f"bias_{layer}"].unsqueeze(1), shared[f"weight_{layer}"]
             activations.append(torch.baddbmm(bias, activations[-1], weight).relu())
-        return torch.bmm(activations[-1], shared["output"].unsqueeze(2)).squeeze(2), activations
+        bias, weight = shared["output_bias"].unsqueeze(1), shared["output"].unsqueeze(2)
+        return torch.baddbmm(bias, activations[-1], weight).squeeze(2), activations

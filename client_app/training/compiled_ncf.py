@@ -2,7 +2,7 @@
 
 All arrays that a user trains besides its rows of the item table stand in one vector,
 
-    p, W_p, W_q, b_1, W_2, b_2, …, h        with W_1 = [W_p; W_q],
+    p, W_p, W_q, b_1, W_2, b_2, …, h, b        with W_1 = [W_p; W_q],
 
 with widths padded to multiples of 4 by zeros, which training leaves zero.
 """
@@ -59,7 +59,8 @@ class _Layout:
 
     Attributes:
         widths: [L + 1] units of every layer, padded.
-        weight_at, bias_at: [L] where the W_l (for l = 1: W_q) and b_l begin; user_at, output_at: W_p and h.
+        weight_at, bias_at: [L] where the W_l (for l = 1: W_q) and b_l begin; user_at, output_at: W_p and h,
+            which b follows.
         places: name -> where each value of the array stands, in the array's shape.
         bounds: [a + 1] of the parts of the vector; names: [a] the array that each belongs to.
         size: n.
@@ -91,6 +92,7 @@ class _Layout:
             weight_at.append(add(f"weight_{layer}", (real[before], real[layer]), (padded[before], padded[layer])))
             bias_at.append(add(f"bias_{layer}", (real[layer],), (padded[layer],)))
         self.output_at = add("output", (real[-1],), (padded[-1],))
+        add("output_bias", (1,), (4,))
         self.widths, self.bounds = np.array(padded, np.uint64), np.array(bounds, np.int64)
         self.weight_at, self.bias_at = np.array(weight_at, np.uint64), np.array(bias_at, np.uint64)
 

@@ -149,7 +149,7 @@ def _hidden_layers(weights, widths, weight_at, bias_at, offset, signals, size):
 
 @_compile
 def _output(weights, start, width, signals, source, size, logits):
-    logits[:size] = 0
+    logits[:size] = weights[start + width]
     for j in range(width):
         z, factor = (source + j) * _STRIDE, weights[start + j]
         for i in range(size):
@@ -168,6 +168,10 @@ def _back(weights, widths, weight_at, bias_at, output_at, signals, deltas, sourc
             total += slopes[i] * value
             deltas[z + i] = zero if value <= zero else factor * slopes[i]
         gradient[output_at + j] += total
+    total = zero
+    for i in range(size):
+        total += slopes[i]
+    gradient[output_at + widths[last]] += total
     target = source
     for layer in range(last - 1, -1, -1):
         inputs, outputs = widths[layer], widths[layer + 1]
@@ -298,7 +302,8 @@ def train_users(
         positive_indptr, positive_items, negative_indptr, negative_items: [k] rows of items.
         networks: what each user trains besides: p first, then the arrays of the network, widths padded.
         widths: [L + 1] units of the items' embedding and of every hidden layer, multiples of 4, unsigned.
-        user_at, output_at, weight_at, bias_at: where W_p, h, W_l [L] (for l = 1: W_q) and b_l [L] begin, unsigned.
+        user_at, output_at, weight_at, bias_at: where W_p, h, W_l [L] (for l = 1: W_q) and b_l [L] begin, unsigned; b
+            stands behind h.
         bounds: [a + 1] where the arrays of a network begin and end; rates, decays: [a] of each, of its type.
         item_rate: of the tables, of their type.
         stream: [k] keyed stream of the batch order.

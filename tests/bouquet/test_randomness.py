@@ -67,7 +67,7 @@ def test_uniforms_and_normals_have_their_distributions():
     assert abs(np.corrcoef(values[:, 0], values[:, 17])[0, 1]) < 0.15
 
 
-@pytest.mark.parametrize("init", ["normal", "uniform", "zeros"])
+@pytest.mark.parametrize("init", ["normal", "uniform", "zeros", "constant"])
 @pytest.mark.parametrize("shape", [(4,), (700, 40), (2000, 50)])
 def test_private_arrays_do_not_depend_on_who_else_is_there(init, shape):
     """Users are drawn all at once, two at a time and one by one: 4, 28,000 and 100,000 values each."""
@@ -77,7 +77,7 @@ def test_private_arrays_do_not_depend_on_who_else_is_there(init, shape):
     assert together.dtype == np.float32
     for user in range(5):
         np.testing.assert_array_equal(together[user], initial_private("table", spec, 7, users[user : user + 1])[0])
-    assert len(np.unique(together[:, 0].reshape(5, -1)[:, 0])) == (1 if init == "zeros" else 5)
+    assert len(np.unique(together[:, 0].reshape(5, -1)[:, 0])) == (1 if init in ("zeros", "constant") else 5)
 
 
 def test_generators_of_different_names_differ():

@@ -46,7 +46,7 @@ def test_a_sequence_model_recommends_elsewhere_what_the_run_recommends(tmp_path,
 
 
 def test_a_network_scores_a_person_by_its_private_array(tmp_path, runtime):
-    """r = h' relu(W' [p, q] + b), here with one hidden layer, for two people who are no users."""
+    """r = h' relu(W' [p, q] + b_1) + b, here with one hidden layer, for two people who are no users."""
     changes = {key: value for key, value in SMALL.items() if key != "max_length"}
     settings = small_settings(tmp_path, backbone="ncf", ncf_hidden="5", **changes)
     directory = run_here(tmp_path / "run", settings, 1)
@@ -56,7 +56,7 @@ def test_a_network_scores_a_person_by_its_private_array(tmp_path, runtime):
     model = directory.reported.read_model(int(directory.read_summary()["best_round"])).arrays
     pairs = np.concatenate(np.broadcast_arrays(people[:, None, :], model["item_embedding"][None, :, :]), axis=2)
     hidden = np.maximum(pairs @ model["weight_1"] + model["bias_1"], 0)
-    np.testing.assert_allclose(scores, hidden @ model["output"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(scores, hidden @ model["output"] + model["output_bias"], rtol=1e-4, atol=1e-6)
 
 
 def test_a_method_whose_users_share_no_model_has_none(tmp_path, runtime):

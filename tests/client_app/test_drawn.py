@@ -28,7 +28,7 @@ def test_compiled_values_are_those_of_numpy(shape, scale, seed):
     np.testing.assert_array_equal(found_for(spec, seed), initial_private("table", spec, seed, USERS))
 
 
-@pytest.mark.parametrize("init", ["uniform", "zeros", "normal"])
+@pytest.mark.parametrize("init", ["uniform", "zeros", "constant", "normal"])
 @pytest.mark.parametrize("shape", [(0, 4), (7, 2), (4096, 16)])
 def test_whatever_is_not_compiled_is_drawn_as_well(init, shape):
     spec = ArraySpec(shape, init, 0.5)

@@ -65,7 +65,7 @@ def by_rows_always(monkeypatch):
 
 @settings(max_examples=60)
 @given(
-    init=st.sampled_from(["normal", "uniform", "zeros"]),
+    init=st.sampled_from(["normal", "uniform", "zeros", "constant"]),
     shape=st.sampled_from([(1,), (5,), (5, 3), (40, 16), (5000, 16)]),
     data=st.data(),
 )

@@ -11,9 +11,9 @@ NUM_ITEMS, USERS = 13, 5
 
 
 def test_one_unit_by_hand():
-    """d = 1, one hidden unit, p = 2, W_1 = (3, -1), b_1 = -1, h = 5: z = 5 relu(3 · 2 - q - 1) = 5 relu(5 - q).
+    """d = 1, one hidden unit, p = 2, W_1 = (3, -1), b_1 = -1, h = 5, b = -2: z = 5 relu(3 · 2 - q - 1) - 2.
 
-    So q = 0, 4, 5, 7 score 25, 5, 0, 0.
+    That is 5 relu(5 - q) - 2, so q = 0, 4, 5, 7 score 23, 3, -2, -2.
     """
     model = NeuralCollaborativeFiltering(4, ModelOptions(embedding_size=1), ncf.NCFOptions(ncf_hidden="1"))
     shared = {
@@ -21,15 +21,18 @@ def test_one_unit_by_hand():
         "weight_1": torch.tensor([[3.0], [-1.0]]),
         "bias_1": torch.tensor([-1.0]),
         "output": torch.tensor([5.0]),
+        "output_bias": torch.tensor([-2.0]),
     }
     private = {"user_embedding": torch.tensor([[2.0]])}
-    assert model.scores(private, shared).tolist() == [[25.0, 5.0, 0.0, 0.0]]
-    assert model.logits(private, {name: values[None] for name, values in shared.items()}).tolist() == [[25, 5, 0, 0]]
+    assert model.scores(private, shared).tolist() == [[23.0, 3.0, -2.0, -2.0]]
+    assert model.logits(private, {name: values[None] for name, values in shared.items()}).tolist() == [[23, 3, -2, -2]]
 
 
 @pytest.mark.parametrize("users_at_once", [1, 2, 100])
 @pytest.mark.parametrize("hidden", ["6", "6,4", "8,4,3"])
-@pytest.mark.parametrize("own", ["nothing", "everything", "item_embedding", "weight_1", "bias_1", "output"])
+@pytest.mark.parametrize(
+    "own", ["nothing", "everything", "item_embedding", "weight_1", "bias_1", "output", "output_bias"]
+)
 @pytest.mark.parametrize("count", [1, USERS])
 def test_scores_are_the_logits_of_every_item(own, hidden, users_at_once, count, monkeypatch):
     """Arrays of each user's own, in common, or some of each; and users in blocks."""
