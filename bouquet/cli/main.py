@@ -215,11 +215,12 @@ def search(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes that the users are partitioned over.")] = 4,
     engine: Annotated[str, typer.Option("--engine", help="As for `bouquet run`.")] = "",
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials at once, each in a process of its own.")] = 1,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Search this row only; can be repeated.")] = None,
 ) -> None:
     """Settings of many methods, chosen on validation with the same number of trials for each."""
     from bouquet.cli.search import search_command
 
-    search_command(file, out, override or [], nodes, engine, jobs)
+    search_command(file, out, override or [], nodes, engine, jobs, only or [])
 
 
 def _interrupt(number: int, frame: object) -> None:

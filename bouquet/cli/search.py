@@ -19,7 +19,7 @@ from bouquet.cli.beforehand import refuse_folder, refuse_runs
 from bouquet.cli.run import engine_of
 from bouquet.cli.search_jobs import await_workers, work_in_processes
 from bouquet.cli.search_trials import Search
-from bouquet.config import parsed
+from bouquet.config import lookup, parsed
 from bouquet.errors import ConfigError, RunFailed
 from bouquet.experiments.search_file import read_search_file, rows_of
 from bouquet.experiments.search_report import best_of
@@ -29,11 +29,14 @@ from bouquet.files import locked
 from bouquet.ready_made import SEARCHES, ready_made
 
 
-def search_command(file: Path, out: Path, overrides: Sequence[str], nodes: int, engine: str, jobs: int) -> None:
+def search_command(
+    file: Path, out: Path, overrides: Sequence[str], nodes: int, engine: str, jobs: int, only: Sequence[str] = ()
+) -> None:
     """Run the trials that are missing, then say what was chosen.
 
     Args:
         jobs: how many trials are run at once, each in a process of its own.
+        only: rows whose trials are run; empty: all. What comes out has these, and those that had trials before.
     Raises:
         BouquetError: the file is wrong, the folder has a search under other settings, or a row has no complete trial.
         KeyboardInterrupt: it was stopped.
@@ -43,12 +46,15 @@ def search_command(file: Path, out: Path, overrides: Sequence[str], nodes: int, 
     place = ready_made(file, SEARCHES)
     search = read_search_file(place)
     rows = rows_of(search, place.parent, overrides)
+    for name in only:
+        lookup({row.name: row for row in rows}, "row", name)
     refuse_folder(out)
     refuse_runs({f"Row '{row.name}'": parsed(row.settings).run for row in rows}, nodes)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".lock", ConfigError(f"Another bouquet search is at work in {out}.")):
         await_workers(out)
-        at_work = Search(search, rows, out, nodes, engine, command_line(file, out, overrides, "search"))
+        command = command_line(file, out, overrides, "search") + "".join(f" --only {name}" for name in only)
+        at_work = Search(search, rows, out, nodes, engine, command, only)
         at_work.begin()
         try:
             if jobs == 1:
@@ -60,7 +66,7 @@ def search_command(file: Path, out: Path, overrides: Sequence[str], nodes: int, 
             raise
         written = at_work.end()
     at_work.console.print(f"\n{written}\nWritten: {out / 'search.md'}, {out / 'trials.csv'} and {out / 'chosen.toml'}")
-    for study in at_work.studies:
+    for study in at_work.asked:
         if best_of(study.trials()) is None:
             reason = next((trial.error for trial in study.trials() if trial.error), "all were pruned")
             raise RunFailed(f"Row '{study.row.name}' has no complete trial: {reason}")

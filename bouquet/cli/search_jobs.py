@@ -26,7 +26,7 @@ def work_in_processes(search: Search, jobs: int) -> None:
         RunFailed: a process did not end well; the others have ended.
         KeyboardInterrupt: the search was stopped, and so were they.
     """
-    given = (search.search, search.rows, search.out, search.nodes, search.engine, search.command)
+    given = (search.search, search.rows, search.out, search.nodes, search.engine, search.command, search.only)
     context = get_context("spawn")
     processes = [context.Process(target=_work, args=(number, *given)) for number in range(1, jobs + 1)]
     try:

@@ -76,10 +76,21 @@ class Search:
 
     Args:
         command: what goes on with it.
+        only: the rows whose trials are run; empty: all.
+
+    Attributes:
+        studies, asked: of all rows, and of those whose trials are run.
     """
 
     def __init__(
-        self, search: SearchFile, rows: Sequence[SearchRow], out: Path, nodes: int, engine: str, command: str
+        self,
+        search: SearchFile,
+        rows: Sequence[SearchRow],
+        out: Path,
+        nodes: int,
+        engine: str,
+        command: str,
+        only: Sequence[str] = (),
     ) -> None:
         self.search, self.rows, self.out = search, rows, out
         self.nodes, self.engine, self.command = nodes, engine, command
@@ -89,6 +100,8 @@ class Search:
             RowStudy(search, row, storage, {k: v for k, v in row.settings.items() if k not in CIRCUMSTANCES})
             for row in rows
         ]
+        self.only = tuple(only) or tuple(row.name for row in rows)
+        self.asked = [study for study in self.studies if study.row.name in self.only]
 
     def begin(self) -> None:
         """Put away what a search that was stopped has left.
@@ -115,7 +128,7 @@ class Search:
         Raises:
             BouquetError: something is wrong that would be wrong with every other trial, too.
         """
-        for study in self.studies:
+        for study in self.asked:
             while (trial := self._claim(study)) is not None:
                 self._run(study, trial)
 
@@ -123,7 +136,8 @@ class Search:
         """Write what is known by now; the main part of it."""
         import optuna
 
-        found = [(study.row, study.trials()) for study in self.studies]
+        all_rows = [(study.row, study.trials()) for study in self.studies]
+        found = [(row, trials) for row, trials in all_rows if trials or row.name in self.only]
         return write_report(self.search, found, self.out, self.command, optuna.__version__)
 
     def end(self) -> str:

@@ -120,6 +120,25 @@ def test_every_row_has_the_same_number_of_trials_and_the_best_is_chosen(searched
     assert "Every row has 4 trials" in (searched / "search.md").read_text()
 
 
+def test_one_row_alone_has_the_trials_that_it_has_among_others(searched, tmp_path):
+    """And the same command without --only goes on with the others; what was found stays."""
+    (tmp_path / "search.toml").write_text(SEARCH)
+    what = [tmp_path / "search.toml", tmp_path / "out", []]
+
+    def without_seconds(folder):
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in trials_of(folder)]
+
+    among_others = without_seconds(searched)
+    search_command(*what, nodes=2, engine="local", jobs=1, only=["even"])
+    assert without_seconds(tmp_path / "out") == [line for line in among_others if line["row"] == "even"]
+    assert list(read_chosen(tmp_path / "out")) == ["even"]
+    assert "--only even" in (tmp_path / "out" / "search.md").read_text()
+    search_command(*what, nodes=2, engine="local", jobs=1)
+    assert without_seconds(tmp_path / "out") == among_others
+    with pytest.raises(ConfigError, match="There is no row 'evn'. Did you mean 'even'"):
+        search_command(*what, nodes=2, engine="local", jobs=1, only=["evn"])
+
+
 def test_the_first_trial_has_the_settings_without_a_search(searched):
     """The embedding size is 16 there, which is none of the searched: that one is drawn."""
     first = {line["row"]: line for line in trials_of(searched) if line["trial"] == "1"}
