@@ -20,7 +20,16 @@ from bouquet.extras import is_there
 from bouquet.files import write_atomically
 
 # They are copied together, because one may import another (`from .kernels import …`).
-_MODULES = ("kernels", "row_kernels", "kernels_ncf", "kernels_redundancy", "kernels_views", "kernels_normals")
+_MODULES = (
+    "kernels",
+    "row_kernels",
+    "kernels_small",
+    "kernels_ncf",
+    "kernels_columns",
+    "kernels_redundancy",
+    "kernels_views",
+    "kernels_normals",
+)
 
 
 def kernels() -> ModuleType | None:
