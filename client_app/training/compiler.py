@@ -27,6 +27,7 @@ _MODULES = (
     "kernels_ncf",
     "kernels_columns",
     "kernels_redundancy",
+    "kernels_mixed",
     "kernels_views",
     "kernels_normals",
 )
@@ -50,6 +51,11 @@ def ncf_kernels() -> ModuleType | None:
 def redundancy_kernels() -> ModuleType | None:
     """The compiled gradient of redundancy reduction, or None where numba is not installed."""
     return _load("kernels_redundancy")
+
+
+def mixed_kernels() -> ModuleType | None:
+    """The compiled steps of two item tables mixed, or None where numba is not installed."""
+    return _load("kernels_mixed")
 
 
 def views_kernels() -> ModuleType | None:
