@@ -28,6 +28,8 @@ _MODULES = (
     "kernels_columns",
     "kernels_redundancy",
     "kernels_mixed",
+    "kernels_transfer",
+    "kernels_enhanced",
     "kernels_views",
     "kernels_normals",
 )
@@ -56,6 +58,11 @@ def redundancy_kernels() -> ModuleType | None:
 def mixed_kernels() -> ModuleType | None:
     """The compiled steps of two item tables mixed, or None where numba is not installed."""
     return _load("kernels_mixed")
+
+
+def enhanced_kernels() -> ModuleType | None:
+    """The compiled steps of a table that is turned for the user, or None where numba is not installed."""
+    return _load("kernels_enhanced")
 
 
 def views_kernels() -> ModuleType | None:
