@@ -8,7 +8,9 @@ trains, adds to and averages C stays its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,11 +19,13 @@ from torch import Tensor
 
 from bouquet.config import Options, RunConfig
 from bouquet.methods.ace import ACEOptions
+from client_app.personalization.ace_compiled import train
 from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import (
     GLOBAL,
     PERSONAL,
     Batch,
+    Changes,
     Given,
     OwnArrays,
     Personalization,
@@ -31,6 +35,9 @@ from client_app.personalization.base import (
 )
 from client_app.personalization.fed3cr import centres, turned
 from models import Backbone
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
 
 
 class AdaptiveEnhancement(Personalization):
@@ -57,6 +64,9 @@ class AdaptiveEnhancement(Personalization):
     def _prototypes(self, arrays: Tensors, working: Working) -> Tensor:
         own = arrays.get(PERSONAL, arrays[self.table])
         return torch.cat([centres(arrays[GLOBAL], working), centres(own, working)], dim=1)
+
+    def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
+        return train(self.options, self.table, self.network, task)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
         """Through the turn and through the network; p^G is frozen."""

@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from bouquet.arrays import ArraySpec
+from bouquet.arrays import Arrays, ArraySpec
 from bouquet.methods.ace import ACEOptions
 from client_app.personalization.base import Tensors
 
@@ -75,3 +77,53 @@ class TransferNetwork:
             return delta.squeeze(1), found
 
         return matrix, pull
+
+
+class FlatNetwork:
+    """A transfer network as compiled loops read it: θ in one array, layer by layer.
+
+    Args:
+        network: None: there is none, and no layer.
+        shared: where everybody starts.
+        dtype: of θ.
+
+    Attributes:
+        names: of its arrays, as they lie in `theta`.
+        begins: where each of them begins, and at last the end.
+        arguments: θ; the widths of all layers; where in θ each layer's weights and biases are; where in a row of all
+            signals those of each layer are.
+    """
+
+    def __init__(self, network: TransferNetwork | None, shared: Arrays, dtype: type[np.floating]) -> None:
+        self.names = list(network.specs) if network else []
+        layers = [shared[name] for name in self.names]
+        self.shapes = [layer.shape for layer in layers]
+        self.theta = np.concatenate([np.empty(0), *(layer.reshape(-1) for layer in layers)]).astype(dtype)
+        self.begins = np.concatenate([[0], np.cumsum([layer.size for layer in layers])]).astype(np.int64)
+        self._weights, self._biases = ([place for place, layer in enumerate(layers) if layer.ndim == n] for n in (2, 1))
+        widths = [self.shapes[self._weights[0]][0], *(self.shapes[n][1] for n in self._weights)] if layers else [0]
+        self.arguments = (
+            self.theta,
+            np.array(widths, np.int64),
+            self.begins[self._weights],
+            self.begins[self._biases],
+            np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64),
+        )
+
+    @property
+    def sizes(self) -> tuple[list[int], list[int]]:
+        """How many values the weights of each layer are, and the biases."""
+        return [math.prod(self.shapes[n]) for n in self._weights], [math.prod(self.shapes[n]) for n in self._biases]
+
+    def by_name(
+        self, weights: NDArray[np.floating], biases: NDArray[np.floating], users: int
+    ) -> dict[str, NDArray[np.floating]]:
+        """name -> [k, …] of values that lie flat, layer by layer and in a layer user by user, without a copy."""
+        found = {}
+        for values, places in ((weights, self._weights), (biases, self._biases)):
+            begin = 0
+            for place in places:
+                size = users * math.prod(self.shapes[place])
+                found[self.names[place]] = values[begin : begin + size].reshape(users, *self.shapes[place])
+                begin += size
+        return found

@@ -131,9 +131,10 @@ class Changes:
         """[c] whether all that training changed of a user is finite."""
         fit = np.ones(len(self.users), dtype=bool)
         for values in self.dense.values():
-            fit &= by_entry(np.isfinite(values))
-        for values in self.by_item.values():
             if not np.isfinite(values.sum()):  # quicker, and finite for all but numbers that are nearly too large
+                fit &= by_entry(np.isfinite(values))
+        for values in self.by_item.values():
+            if not np.isfinite(values.sum()):
                 fit[self.rows.row_of_value[~by_entry(np.isfinite(values))]] = False
         return fit
 

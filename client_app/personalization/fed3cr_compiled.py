@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from bouquet.methods.fed3cr import Fed3CROptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
-from client_app.personalization.ace_network import TransferNetwork
+from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
 from client_app.personalization.base import PERSONAL, Changes
 from client_app.training.compiler import views_kernels
 from client_app.training.denormals import flushed_denormals
@@ -69,15 +70,10 @@ def _train(
     liked = [np.unique(all_liked.row(user)) for user in range(count)]
     liked_indptr = np.concatenate([[0], np.cumsum([len(rows) for rows in liked])]).astype(np.int64)
 
-    names = list(network.specs) if network else []
-    layers = [task.shared[name] for name in names]
-    theta = np.concatenate([np.empty(0), *(layer.reshape(-1) for layer in layers)]).astype(dtype)
-    begins = np.concatenate([[0], np.cumsum([layer.size for layer in layers])]).astype(np.int64)
-    matrices, biases = ([place for place, layer in enumerate(layers) if layer.ndim == n] for n in (2, 1))
-    widths = [layers[matrices[0]].shape[0], *(layers[place].shape[1] for place in matrices)] if layers else [0]
+    flat = FlatNetwork(network, task.shared, dtype)
     vectors = task.private["user_embedding"][users].astype(dtype)
     own = task.private[PERSONAL][users].astype(dtype)
-    of_consensus, of_network = np.empty((count, m, d), dtype), np.empty((count, len(theta)), dtype)
+    of_consensus, of_network = np.empty((count, m, d), dtype), np.empty((count, len(flat.theta)), dtype)
     losses, steps = np.empty(count), np.empty(count, np.int64)
     rates = [task.rate(name) for name in (table, PERSONAL, "user_embedding")]
     arguments = (
@@ -89,16 +85,12 @@ def _train(
         np.ascontiguousarray(task.shared[table], dtype=dtype),
         own,
         vectors,
-        theta,
-        np.array(widths, np.int64),
-        begins[matrices],
-        begins[biases],
-        np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int64),
+        *flat.arguments,
         dtype(options.ace_identity_residual),
         task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
         task.options.local_epochs,
         task.options.batch_size,
-        np.array([*rates, task.rate(names[0]) if names else 0.0]).astype(dtype),
+        np.array([*rates, task.rate(flat.names[0]) if network else 0.0]).astype(dtype),
         np.array([options.fed3cr_beta_a, 2 * options.fed3cr_beta_o / d]).astype(dtype),
         1.0 if options.fed3cr_literal_scale else float(m),
         of_consensus,
@@ -121,6 +113,6 @@ def _train(
         steps=steps,
     )
     changes.by_item[table] = of_consensus.reshape(count * m, d)
-    for name, layer, begin in zip(names, layers, begins, strict=False):
-        changes.dense[name] = of_network[:, begin : begin + layer.size].reshape(count, *layer.shape)
+    for name, shape, (begin, stop) in zip(flat.names, flat.shapes, pairwise(flat.begins), strict=True):
+        changes.dense[name] = of_network[:, begin:stop].reshape(count, *shape)
     return changes

@@ -24,7 +24,9 @@ they have no biases, because the statistics of the next layer would take every b
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -39,6 +41,7 @@ from client_app.personalization.base import (
     PERSONAL,
     SHARE,
     Batch,
+    Changes,
     Given,
     OwnArrays,
     Personalization,
@@ -47,8 +50,12 @@ from client_app.personalization.base import (
     Working,
 )
 from client_app.personalization.plgc_alternatives import ALTERNATIVES
+from client_app.personalization.plgc_compiled import train
 from client_app.personalization.plgc_redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
 from models import Backbone
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
 
 
 def mixing_coefficient(local: Tensor, global_: Tensor) -> Tensor:
@@ -168,6 +175,9 @@ class LocalGlobalCollaboration(Personalization):
             return found
 
         return seen, pull
+
+    def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
+        return train(self.options, self.table, task)
 
     def _mu(self, arrays: Tensors, working: Working) -> Tensor | None:
         """[k, 1, 1] μ over the whole tables: the rows that are worked on, and the others (eq. 15); None: no mixing."""

@@ -120,13 +120,15 @@ def _compiled(
     for place, name in enumerate(NETWORKS):
         matrices[:, place, :d, :d] = networks[name].numpy()
     of_local, of_networks = np.zeros_like(columns[0]), np.zeros_like(matrices)
+    flat = (len(local), len(NETWORKS), width * width)
     counts = weights.contiguous().numpy()
 
     def work(begin: int, end: int) -> None:
         with flushed_denormals():
             code.add_slopes(
-                begin, end, *columns, matrices, counts, dtype(strength), dtype(kappa), of_local, of_networks
-            )
+                begin, end, *columns, matrices.reshape(flat), counts, dtype(strength), dtype(kappa), of_local,
+                of_networks.reshape(flat),
+            )  # fmt: skip
 
     spread(work, np.concatenate([[0], np.count_nonzero(counts, axis=1).cumsum()]))
     found = {name: torch.from_numpy(of_networks[:, place, :d, :d]) for place, name in enumerate(NETWORKS)}

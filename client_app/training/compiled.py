@@ -22,6 +22,7 @@ from bouquet.extras import missing
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
 from client_app.personalization.base import PERSONAL, Changes
+from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import kernels, ncf_kernels, row_kernels
 from client_app.training.denormals import flushed_denormals
 from client_app.training.plain import train_plain
@@ -70,30 +71,12 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
     at_most = task.positives.lengths + task.negatives.lengths
     if task.whole_table:
         at_most = np.full_like(at_most, task.num_items)
-    blocks = (np.cumsum(at_most * row_bytes) // BLOCK_BYTES).astype(np.int64)
-    for block in np.split(np.arange(len(task.users)), np.flatnonzero(np.diff(blocks)) + 1):
-        if len(block):
-            yield _Block(task, block, row_code).train(code)
+    for users in blocks(task, at_most * row_bytes, BLOCK_BYTES):
+        yield _Block(task, users, row_code).train(code)
 
 
-class _Block:
-    """Some users, and the rows that each of them touches."""
-
-    def __init__(self, task: LocalTask, users: NDArray[np.int64], code: ModuleType) -> None:
-        self.task, self.users, self.code = task, users, code
-        self.positives, self.negatives = task.positives.take(users), task.negatives.take(users)
-        samples = len(self.positives.values) + len(self.negatives.values)
-        row_indptr, rows = np.empty(len(users) + 1, np.int64), np.empty(samples, np.int32)
-        self.place = np.empty(samples, np.int32)
-        parts = [part for ragged in (self.positives, self.negatives) for part in (ragged.indptr, ragged.values)]
-        code.touched_rows(*parts, task.num_items, row_indptr, rows, self.place)
-        self.touched = Ragged(row_indptr, rows[: row_indptr[-1]].copy())
-
-    def _own_rows(self, tables: NDArray[np.floating]) -> NDArray[np.floating]:
-        """[nnz, d] the touched rows of tables [n, m, d] of all users."""
-        found = np.empty((len(self.touched.values), tables.shape[2]), self.task.dtype)
-        self.code.take_own(tables, self.users, self.touched.indptr, self.touched.values, found)
-        return found
+class _Block(Block):
+    """Users whose tables are trained."""
 
     def train(self, code: ModuleType) -> Changes:
         task, users, touched = self.task, self.users, self.touched
@@ -101,13 +84,13 @@ class _Block:
         own_rate = task.rate(PERSONAL) if summed else 0.0
         rate = task.rate("item_embedding") + own_rate
         if summed:
-            origin = self._own_rows(task.private[PERSONAL])
+            origin = self.own_rows(task.private[PERSONAL])
             self.code.rows_after(task.shared["item_embedding"], touched.values, origin, origin)
             start = np.arange(len(origin), dtype=np.int32)
         elif "item_embedding" in task.shared:
             origin, start = task.shared["item_embedding"].astype(task.dtype, copy=False), touched.values
         else:
-            origin = self._own_rows(task.private["item_embedding"])
+            origin = self.own_rows(task.private["item_embedding"])
             start = np.arange(len(origin), dtype=np.int32)
         trained = np.empty((len(touched.values), origin.shape[1]), task.dtype)
         vectors = task.private["user_embedding"][users].astype(task.dtype)
@@ -119,7 +102,7 @@ class _Block:
             origin,
             as_change,
             trained,
-            self.positives.indptr + self.negatives.indptr,
+            self.sample_indptr,
             self.positives.lengths,
             self.place,
             vectors,
@@ -152,7 +135,7 @@ class _Block:
         if as_change:
             changes.by_item["item_embedding"] = trained
         else:
-            self.code.put_own(task.private["item_embedding"], users, touched.indptr, touched.values, trained)
+            self.keep(task.private["item_embedding"], trained)
             if "item_embedding" in task.reported:
                 changes.by_item["item_embedding"] = trained - origin
         return changes

@@ -20,7 +20,19 @@ from bouquet.extras import is_there
 from bouquet.files import write_atomically
 
 # They are copied together, because one may import another (`from .kernels import …`).
-_MODULES = ("kernels", "row_kernels", "kernels_ncf", "kernels_redundancy", "kernels_views", "kernels_normals")
+_MODULES = (
+    "kernels",
+    "row_kernels",
+    "kernels_small",
+    "kernels_ncf",
+    "kernels_columns",
+    "kernels_redundancy",
+    "kernels_mixed",
+    "kernels_transfer",
+    "kernels_enhanced",
+    "kernels_views",
+    "kernels_normals",
+)
 
 
 def kernels() -> ModuleType | None:
@@ -41,6 +53,16 @@ def ncf_kernels() -> ModuleType | None:
 def redundancy_kernels() -> ModuleType | None:
     """The compiled gradient of redundancy reduction, or None where numba is not installed."""
     return _load("kernels_redundancy")
+
+
+def mixed_kernels() -> ModuleType | None:
+    """The compiled steps of two item tables mixed, or None where numba is not installed."""
+    return _load("kernels_mixed")
+
+
+def enhanced_kernels() -> ModuleType | None:
+    """The compiled steps of a table that is turned for the user, or None where numba is not installed."""
+    return _load("kernels_enhanced")
 
 
 def views_kernels() -> ModuleType | None:

@@ -54,6 +54,22 @@ def add_own(tables, users, indptr, rows, values, share):
                 target[j] += share * value[j]
 
 
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def norms_outside(tables, users, indptr, rows, out):
+    """out[u] = Σ of squares of the table of user u but for its rows rows[i], in float64; tables [n, m, d]."""
+    for user in range(len(users)):
+        table, i = tables[users[user]], indptr[user]
+        out[user] = 0.0
+        for row in range(len(table)):
+            if i < indptr[user + 1] and rows[i] == row:  # they are ascending
+                i += 1
+                continue
+            values, total = table[row], table.dtype.type(0)
+            for j in range(len(values)):
+                total += values[j] * values[j]
+            out[user] += total
+
+
 @_compile
 def rows_after(table, rows, changes, out):
     """out[i] = table[rows[i]] + changes[i]."""

@@ -24,7 +24,7 @@ from bouquet.config import TrainingOptions
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Purpose, Words, draw
 from client_app.personalization.base import Changes, Personalization
-from client_app.training.compiler import kernels
+from client_app.training.compiler import kernels, row_kernels
 from models import Backbone
 
 # Marks of this many (user, item) pairs are made at once when touched items are looked for.
@@ -163,7 +163,12 @@ class LocalTask:
             norms = np.einsum("md,md->m", flat, flat, dtype=np.float64)
             inside = np.bincount(rows.row_of_value, norms[rows.values], minlength=len(users))
             return np.asarray(norms.sum() - inside)
-        tables = self.own(name)[users].reshape(len(users), self.num_items, -1)
+        own = self.own(name)
+        if own.ndim == 3 and (code := row_kernels()) is not None:
+            found = np.empty(len(users))
+            code.norms_outside(own, users, rows.indptr, rows.values, found)
+            return found
+        tables = own[users].reshape(len(users), self.num_items, -1)
         norms = np.einsum("kmd,kmd->km", tables, tables, dtype=np.float64)
         norms[rows.row_of_value, rows.values] = 0.0
         return np.asarray(norms.sum(axis=1))

@@ -1,0 +1,93 @@
+"""ACE's local training by compiled loops, where they compute it; elsewhere it is torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bouquet.methods.ace import ACEOptions
+from bouquet.randomness import Purpose
+from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
+from client_app.personalization.base import GLOBAL, Changes
+from client_app.training.blocks import Block, blocks
+from client_app.training.compiler import enhanced_kernels, row_kernels
+from client_app.training.denormals import flushed_denormals
+from client_app.training.threads import spread
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
+
+# What changes for the users of one block, in bytes: it is added up while it is in the last cache.
+_BLOCK_BYTES = 8 * 2**20
+
+
+def fits(table: str, task: LocalTask) -> bool:
+    """Whether the loops compute this: plain SGD on matrix factorisation, from a common table."""
+    run = task.options
+    plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
+    plain = plain and not any(task.decay(name) for name in task.trained)
+    alone = task.backbone.kernel == "mf" and len(task.personalizations) == 1 and not task.reported
+    return plain and alone and task.liked is None and table in task.shared and task.specs[table].shape[1] % 4 == 0
+
+
+def train(options: ACEOptions, table: str, network: TransferNetwork, task: LocalTask) -> Iterator[Changes] | None:
+    """Train blocks of users; None where the loops do not compute it, or are not there.
+
+    Args:
+        table: the item table, among the task's arrays.
+    """
+    code, row_code = enhanced_kernels(), row_kernels()
+    if code is None or row_code is None or not fits(table, task):
+        return None
+    flat = FlatNetwork(network, task.shared, task.dtype)
+    at_most = np.minimum(task.positives.lengths + task.negatives.lengths, task.num_items)
+    bytes_of_user = 4 * (at_most * task.specs[table].shape[1] + len(flat.theta))
+    return (
+        _train(options, table, flat, task, Block(task, users, row_code), code)
+        for users in blocks(task, bytes_of_user, _BLOCK_BYTES)
+    )
+
+
+def _train(
+    options: ACEOptions, table: str, flat: FlatNetwork, task: LocalTask, block: Block, code: ModuleType
+) -> Changes:
+    dtype, users, touched, count = task.dtype, block.users, block.touched, len(block.users)
+    origin, frozen = (np.ascontiguousarray(a, dtype=dtype) for a in (task.shared[table], task.frozen[GLOBAL]))
+    vectors = task.private["user_embedding"][users].astype(dtype)
+    changes = np.empty((len(touched.values), origin.shape[1]), dtype)
+    of_weights, of_biases = (np.empty(count * sum(sizes), dtype) for sizes in flat.sizes)
+    losses, steps = np.empty(count), np.empty(count, np.int64)
+    rates = [task.rate(name) for name in (table, "user_embedding", flat.names[0])]
+    arguments = (
+        touched.indptr,
+        touched.values,
+        origin,
+        frozen,
+        changes,
+        block.sample_indptr,
+        block.positives.lengths,
+        block.place,
+        vectors,
+        *flat.arguments,
+        dtype(options.ace_identity_residual),
+        task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
+        task.options.local_epochs,
+        task.options.batch_size,
+        np.array(rates).astype(dtype),
+        of_weights,
+        of_biases,
+        losses,
+        steps,
+    )
+
+    def work(begin: int, end: int) -> None:
+        with flushed_denormals():
+            code.train_enhanced(begin, end, *arguments)
+
+    spread(work, touched.indptr)
+    task.private["user_embedding"][users] = vectors
+    dense = flat.by_name(of_weights, of_biases, count)
+    return Changes(users=users, rows=touched, by_item={table: changes}, dense=dense, loss=losses, steps=steps)

@@ -1,0 +1,104 @@
+"""PLGC's local training by compiled loops, where they compute it; elsewhere it is torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bouquet.methods.plgc import PLGCOptions
+from bouquet.randomness import Purpose
+from client_app.personalization.base import GLOBAL, Changes
+from client_app.personalization.plgc_redundancy import NETWORKS
+from client_app.training.blocks import Block, blocks
+from client_app.training.compiler import mixed_kernels, row_kernels
+from client_app.training.denormals import flushed_denormals
+from client_app.training.threads import spread
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
+
+# Rows of the users of one block, in bytes.
+_BLOCK_BYTES = 16 * 2**20
+
+
+def fits(options: PLGCOptions, task: LocalTask) -> bool:
+    """Whether the loops compute this: plain SGD on matrix factorisation, a table beside the common one."""
+    run = task.options
+    plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
+    plain = plain and not any(task.decay(name) for name in task.trained)
+    reduced = options.plgc_redundancy in ("err", "none") or options.weight == 0
+    own = options.plgc_tables == "own" and not options.plgc_learn_through_mu
+    return plain and reduced and own and task.backbone.kernel == "mf" and len(task.personalizations) == 1
+
+
+def train(options: PLGCOptions, table: str, task: LocalTask) -> Iterator[Changes] | None:
+    """Train blocks of users; None where the loops do not compute it, or are not there.
+
+    Args:
+        table: the item table, among the task's arrays.
+    """
+    code, row_code = mixed_kernels(), row_kernels()
+    if code is None or row_code is None or not fits(options, task):
+        return None
+    row_bytes = 8 * task.specs[table].shape[1]
+    at_most = np.minimum(task.positives.lengths + task.negatives.lengths, task.num_items)
+    return (
+        _train(options, table, task, Block(task, users, row_code), code)
+        for users in blocks(task, at_most * row_bytes, _BLOCK_BYTES)
+    )
+
+
+def _train(options: PLGCOptions, table: str, task: LocalTask, block: Block, code: ModuleType) -> Changes:
+    dtype, users, touched, count = task.dtype, block.users, block.touched, len(block.users)
+    common = np.ascontiguousarray(task.frozen[GLOBAL], dtype=dtype)
+    mixed, reduced = options.plgc_mixing, options.plgc_redundancy == "err" and options.weight > 0
+    # Without mixing the common table itself is trained.
+    before = block.own_rows(task.private[table]) if table in task.private else common[touched.values]
+    trained, vectors = before.copy(), task.private["user_embedding"][users].astype(dtype)
+    d = trained.shape[1]
+    width = -(-d // 4) * 4
+    networks = np.zeros((count, len(NETWORKS), width, width), dtype)
+    for place, name in enumerate(NETWORKS if reduced else ()):
+        networks[:, place, :d, :d] = task.private[name][users]
+    outside = np.zeros((2, count))
+    if mixed == "ntk":
+        outside[:] = [task.norms_outside(name, users, touched) for name in (table, GLOBAL)]
+    losses, steps = np.empty(count), np.empty(count, np.int64)
+    rates = [task.rate(name) for name in (table, "user_embedding", *(NETWORKS[:1] if reduced else ()))]
+    arguments = (
+        touched.indptr,
+        touched.values,
+        common,
+        trained,
+        outside,
+        block.sample_indptr,
+        block.positives.lengths,
+        block.place,
+        vectors,
+        networks.reshape(count, len(NETWORKS), width * width),
+        task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
+        task.options.local_epochs,
+        task.options.batch_size,
+        dtype({"ntk": -1.0, "half": 0.5}.get(mixed, 1.0)),
+        dtype(options.weight if reduced else 0.0),
+        dtype(options.plgc_kappa),
+        np.array([*rates, 0.0][:3]).astype(dtype),
+        losses,
+        steps,
+    )
+
+    def work(begin: int, end: int) -> None:
+        with flushed_denormals():
+            code.train_mixed(begin, end, *arguments)
+
+    spread(work, touched.indptr)
+    task.private["user_embedding"][users] = vectors
+    for place, name in enumerate(NETWORKS if reduced else ()):
+        task.private[name][users] = networks[:, place, :d, :d]
+    if table in task.private:
+        block.keep(task.private[table], trained)
+    trained -= before
+    return Changes(users=users, rows=touched, by_item={table: trained}, loss=losses, steps=steps)

@@ -1,0 +1,107 @@
+"""ACE's compiled steps against the loop, and what they leave to others."""
+
+import numpy as np
+import pytest
+
+from client_app.personalization import ace_compiled
+from client_app.training import compiled
+from client_app.training.compiler import enhanced_kernels
+from tests.client_app import test_personalizations
+from tests.client_app.test_personalizations import make_task, outcome
+
+BASE = {"strategy": "fcf", "personalization": "ace", "embedding_size": 8, "ace_learning_rate": 0.2, "batch_size": 2048}
+# One item, some, none, and many.
+SIZES = [1, 6, 40, 0, 9, 2]
+
+
+@pytest.fixture(autouse=True)
+def many_items(monkeypatch):
+    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 200)
+
+
+def steps_of(task):
+    (method,) = task.personalizations
+    return method.compiled(task)
+
+
+def assert_equal_to_the_loop(options, seed=0):
+    assert steps_of(make_task(SIZES, seed, **options)) is not None
+    expected, found = (outcome(make_task(SIZES, seed, **options), backend) for backend in ("loop", "numba"))
+    for name in ("change of item_embedding", "change of transfer_weight_1", "change of transfer_weight_2"):
+        assert np.abs(expected[name]).max() > 1e-4
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        {},
+        {"strategy": "fedavg", "local_epochs": 5},
+        {"strategy": "pfedrec", "user_learning_rate": 0.0},
+        {"ace_hidden_layers": 1},
+        {"ace_hidden_layers": 3, "ace_identity_residual": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batch_size", [1, 2, 25, 2048])
+def test_they_equal_the_loop(further, batch_size):
+    """With batches of one sample, users take more steps than are remembered as vectors."""
+    options = BASE | further | {"batch_size": batch_size}
+    assert_equal_to_the_loop(
+        options | {"learning_rate": 0.01, "ace_learning_rate": 0.02} if batch_size < 3 else options
+    )
+
+
+@pytest.mark.parametrize("size", [4, 16, 32, 64])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_for_every_width(size, seed):
+    assert_equal_to_the_loop(BASE | {"embedding_size": size, "ace_learning_rate": 0.05, "batch_size": 20}, seed)
+
+
+def test_single_precision_is_near_double_precision():
+    expected = outcome(make_task(SIZES, **BASE), "loop")
+    found = outcome(make_task(SIZES, **BASE, dtype=np.float32), "numba")
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+def test_threads_and_blocks_change_nothing(monkeypatch):
+    found = []
+    for count, block in (("1", 16 * 2**20), ("2", 16 * 2**20), ("1", 1)):
+        monkeypatch.setenv("OMP_NUM_THREADS", count)
+        monkeypatch.setattr(ace_compiled, "_BLOCK_BYTES", block)
+        found.append(outcome(make_task(SIZES, **BASE), "numba"))
+    for other in found[1:]:
+        for name, values in found[0].items():
+            np.testing.assert_array_equal(other[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        {"optimizer": "adam"},
+        {"weight_decay": 0.1},
+        {"network_weight_decay": 0.1},
+        {"early_stop_tolerance": 0.1},
+        {"embedding_size": 6},
+        {"backbone": "ncf"},
+        {"strategy": "fedrap"},
+    ],
+    ids=str,
+)
+def test_the_rest_is_left_to_others(further):
+    task = make_task(**BASE | further)
+    assert len(task.personalizations) > 1 or steps_of(task) is None
+
+
+def test_without_numba_all_of_it_is(monkeypatch):
+    assert enhanced_kernels() is not None
+    expected = outcome(make_task(SIZES, **BASE), "loop")
+    for module, names in ((compiled, ("kernels", "row_kernels")), (ace_compiled, ("enhanced_kernels", "row_kernels"))):
+        for name in names:
+            monkeypatch.setattr(module, name, lambda: None)
+    assert steps_of(make_task(SIZES, **BASE)) is None
+    found = outcome(make_task(SIZES, **BASE), "numba")
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
