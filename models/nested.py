@@ -29,6 +29,8 @@ class NestedBackbone(Backbone):
         self.sizes = tuple(sizes)
         self.largest = self.sizes[-1]
         self.heads, self.reads_history = len(self.sizes), self.largest.reads_history
+        # Matrix factorisations of several sizes have no kernel; perceptrons have.
+        self.kernel = "ncf" if all(size.kernel == "ncf" for size in self.sizes) else ""
         self.shared = dict(self.largest.shared)
         for number, smaller in enumerate(self.sizes[:-1]):
             self.shared |= {f"{number}.{name}": spec for name, spec in smaller.shared.items() if not spec.by_item}

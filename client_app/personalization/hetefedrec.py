@@ -14,13 +14,22 @@ The dual task (eq. 11) is a backbone, `models.NestedBackbone`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from bouquet.config import Options, RunConfig
 from bouquet.methods.hetefedrec import HeteFedRecOptions
-from client_app.personalization.base import Batch, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import Batch, Changes, Personalization, Pull, Tensors, Working
+from client_app.training.compiled_ncf import fits_ncf, train_ncf
+from client_app.training.compiler import ncf_kernels
+from client_app.training.threads import spread
 from models import Backbone
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
 
 # A column that does not vary correlates with nothing; its norm is what rounding leaves.
 _LEAST_NORM = 1e-12
@@ -42,6 +51,12 @@ class Decorrelation(Personalization):
     @property
     def whole_table(self) -> bool:  # type: ignore[override]
         return self.in_loss
+
+    def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
+        code = ncf_kernels()
+        if code is None or not fits_ncf(task):
+            return None
+        return train_ncf(task, code, spread, self.options.alpha, self.options.hetefedrec_off_diagonal)
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
         return self.options.alpha * decorrelation(arrays[self._table], self.options.hetefedrec_off_diagonal)

@@ -56,7 +56,7 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
         yield from own
         return
     code, row_code = kernels(), row_kernels()
-    if task.backbone.kernel == "ncf" and (code_ncf := ncf_kernels()) is not None:
+    if task.backbone.kernel == "ncf" and not task.personalizations and (code_ncf := ncf_kernels()) is not None:
         from client_app.training.compiled_ncf import fits_ncf, train_ncf
 
         if fits_ncf(task):

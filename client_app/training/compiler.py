@@ -25,6 +25,8 @@ _MODULES = (
     "row_kernels",
     "kernels_small",
     "kernels_ncf",
+    "kernels_decorrelation",
+    "kernels_nested",
     "kernels_columns",
     "kernels_redundancy",
     "kernels_mixed",
@@ -47,7 +49,7 @@ def row_kernels() -> ModuleType | None:
 
 def ncf_kernels() -> ModuleType | None:
     """The compiled kernels of neural collaborative filtering, or None where numba is not installed."""
-    return _load("kernels_ncf")
+    return _load("kernels_nested")
 
 
 def redundancy_kernels() -> ModuleType | None:

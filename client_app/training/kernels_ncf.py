@@ -1,6 +1,6 @@
-"""Compiled inner loops of the numba backend: neural collaborative filtering, one user after another.
+"""Compiled inner loops of the numba backend: the layers of neural collaborative filtering, and what a step needs.
 
-A step visits the distinct rows of its batch, with how often each is a positive (a) and any sample (s) of N:
+A step (`kernels_nested`) visits the distinct rows of its batch, with how often each is a positive (a) and any sample (s) of N:
 
     c_r = (s σ(z_r) - a) / N = ∂L/∂z_r,    δ_L = c hᵀ [x_L > 0],    δ_{l-1} = (δ_l W_lᵀ) [x_{l-1} > 0],
     ∂L/∂W_l = x_{l-1}ᵀ δ_l,    ∂L/∂b_l = Σ_r δ_l,    ∂L/∂q_r = W_q δ_1,    ∂L/∂p = W_p ∂L/∂b_1,
@@ -13,7 +13,7 @@ pads widths to multiples of 4 with zeros, which stay zero: a unit without weight
 in inner loops are unsigned, because an index that might be negative keeps loops from vector registers.
 
 This module imports nothing of the project but the kernels beside it, with which it is copied and compiled (see
-`compiler`). Every user writes to its own slices only.
+`compiler`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import math
 import numba
 import numpy as np
 
-from .kernels import _FAST, _exponentials, _order
+from .kernels import _FAST
 
 # Without numpy's rules of division every quotient is checked for zero, which keeps its loop from vector registers.
 _compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
@@ -100,27 +100,29 @@ def _add_4(gradient, at, first, second, third, fourth):
 
 
 @_compile
-def _gather(table, d, listed, begin, active, size, signals):
-    """signals[k, i] = table[listed[begin + i], k], and 0 for the rows active … size - 1."""
+def _gather(table, d, columns, padded, listed, begin, active, size, signals):
+    """signals[k, i] = table[listed[begin + i], k] for the first columns, 0 for the padded ones and for other rows.
+
+    Args:
+        d: columns of a row of the table.
+    """
     for i in range(active):
         row = listed[begin + i] * d
-        for k in range(d):
+        for k in range(columns):
             signals[k * _STRIDE + i] = table[row + k]
-    for k in range(d):
+    for k in range(columns):
         signals[k * _STRIDE + active : k * _STRIDE + size] = 0
+    for k in range(columns, padded):
+        signals[k * _STRIDE : k * _STRIDE + size] = 0
 
 
 @_compile
-def _scatter(deltas, d, listed, begin, active, factor, adds, out):
-    """out[listed[begin + i], k] = factor · deltas[k, i], added to what is there if `adds`."""
+def _scatter(deltas, d, columns, listed, begin, active, out):
+    """out[listed[begin + i], k] += deltas[k, i] for the first columns."""
     for i in range(active):
         row = listed[begin + i] * d
-        if adds:
-            for k in range(d):
-                out[row + k] += factor * deltas[k * _STRIDE + i]
-        else:
-            for k in range(d):
-                out[row + k] = factor * deltas[k * _STRIDE + i]
+        for k in range(columns):
+            out[row + k] += deltas[k * _STRIDE + i]
 
 
 @_compile
@@ -208,14 +210,14 @@ def _user_half(weights, user_at, bias_at, size, width, offset):
 
 @_compile
 def _back_to_user(weights, user_at, bias_at, size, width, gradient):
-    """∂L/∂p and ∂L/∂W_p from ∂L/∂b_1."""
+    """∂L/∂p, added to what is there, and ∂L/∂W_p from ∂L/∂b_1."""
     for k in range(size):
         p, w, total = weights[k], user_at + k * width, weights.dtype.type(0)
         for j in range(width):
             slope = gradient[bias_at + j]
             gradient[w + j] = p * slope
             total += slope * weights[w + j]
-        gradient[k] = total
+        gradient[k] += total
 
 
 @_compile
@@ -287,119 +289,3 @@ def _places(rows, items, where, out):
         where[rows[i]] = i
     for i in range(len(items)):
         out[i] = where[items[i]]
-
-
-@_compile
-def train_users(
-    begin, end, row_indptr, rows, tables, positive_indptr, positive_items, negative_indptr, negative_items, num_items,
-    networks, widths, user_at, weight_at, bias_at, output_at, bounds, rates, decays, item_rate, stream, epochs,
-    batch_size, adam, tolerance, losses,
-):  # fmt: skip
-    """Train users begin … end - 1; `tables` [nnz, d] and `networks` [k, n] change in place.
-
-    Args:
-        row_indptr, rows: [k] rows of the items that each user works on, whose embeddings stand in `tables`.
-        positive_indptr, positive_items, negative_indptr, negative_items: [k] rows of items.
-        networks: what each user trains besides: p first, then the arrays of the network, widths padded.
-        widths: [L + 1] units of the items' embedding and of every hidden layer, multiples of 4, unsigned.
-        user_at, output_at, weight_at, bias_at: where W_p, h, W_l [L] (for l = 1: W_q) and b_l [L] begin, unsigned; b
-            stands behind h.
-        bounds: [a + 1] where the arrays of a network begin and end; rates, decays: [a] of each, of its type.
-        item_rate: of the tables, of their type.
-        stream: [k] keyed stream of the batch order.
-        tolerance: a user ends after an epoch that changed its loss by at most this share; 0: all epochs.
-        losses: [k] receives the mean loss of the last epoch.
-    """
-    d, dtype, most_rows, most_samples = tables.shape[1], tables.dtype, 1, 1
-    for user in range(begin, end):
-        most_rows = max(most_rows, row_indptr[user + 1] - row_indptr[user])
-        size = positive_indptr[user + 1] - positive_indptr[user] + negative_indptr[user + 1] - negative_indptr[user]
-        most_samples = max(most_samples, size)
-    units = np.int64(widths.sum())
-    signals, deltas = np.zeros(units * _ROWS + units * 16, dtype), np.zeros(units * _ROWS + units * 16, dtype)
-    offset, gradient = np.empty(np.int64(widths[1]), dtype), np.zeros(networks.shape[1], dtype)
-    logits, small, slopes = np.empty(_ROWS, dtype), np.empty(_ROWS, dtype), np.empty(_ROWS, dtype)
-    exponents = np.empty(_ROWS, np.int32)
-    powers = exponents.view(np.float32)
-    counts, listed = np.zeros((2, most_rows), dtype), np.empty(most_rows, np.uint64)
-    positives, samples = np.empty(most_rows, dtype), np.empty(most_rows, dtype)
-    where, place = np.empty(num_items, np.int32), np.empty(most_samples, np.int32)
-    keys, buckets = np.empty(most_samples, np.uint64), np.empty(most_samples + 1, np.int64)
-    bucket_of, order = np.empty(most_samples, np.int64), np.empty(most_samples, np.int64)
-    row_moments, row_gradient = np.empty((2, most_rows * d if adam else 0), dtype), np.zeros(most_rows * d, dtype)
-    moments = np.empty((2, networks.shape[1]), dtype)
-    # Numbers of the tables' own type: a single float64 among them would make all arithmetic float64.
-    scale, one, minus_rate = np.empty(1, dtype), dtype.type(1), -item_rate
-    numbers = np.array([0.9, 0.1, 0.999, 0.001, 1e-8, 0.0, 0.0]).astype(dtype)
-    first_width, unsigned_d, decaying = widths[1], np.uint64(d), decays.max() > 0
-    for user in range(begin, end):
-        table = tables[row_indptr[user] : row_indptr[user + 1]].reshape(-1)
-        network, before, step, active = networks[user], np.nan, 0, 0
-        liked = positive_items[positive_indptr[user] : positive_indptr[user + 1]]
-        others = negative_items[negative_indptr[user] : negative_indptr[user + 1]]
-        num_positives, size = len(liked), len(liked) + len(others)
-        mine = rows[row_indptr[user] : row_indptr[user + 1]]
-        _places(mine, liked, where, place[:num_positives])
-        _places(mine, others, where, place[num_positives:size])
-        used = len(table) if adam else 0
-        row_moments[:, :used], moments[:], losses[user] = 0, 0, np.nan
-        for i in range(size):
-            order[i] = i
-        for epoch in range(epochs if size > 0 else 0):
-            loss, with_loss = 0.0, tolerance > 0 or epoch == epochs - 1
-            if size > batch_size:
-                _order(stream[user], epoch, size, batch_size, keys, buckets, bucket_of, order)
-            for start in range(0, size, batch_size):
-                stop = min(start + batch_size, size)
-                step, scale[0] = step + 1, 1.0 / (stop - start)
-                if step == 1 or size > batch_size:
-                    active = _count(
-                        place, order, start, stop, num_positives, counts, listed, positives, samples
-                    )  # fmt: skip
-                gradient[:] = 0
-                _user_half(network, user_at, bias_at[0], unsigned_d, first_width, offset)
-                for chunk in range(0, active, _ROWS):
-                    part = min(_ROWS, active - chunk)
-                    padded = np.uint64(-(-part // _LANES) * _LANES)
-                    at, real = np.uint64(chunk), np.uint64(part)
-                    _gather(table, unsigned_d, listed, at, real, padded, signals)
-                    top = _hidden_layers(network, widths, weight_at, bias_at, offset, signals, padded)
-                    _output(network, output_at, widths[len(widths) - 1], signals, top, padded, logits)
-                    _exponentials(logits, part, small, exponents, powers)
-                    slopes[:] = 0
-                    _slopes(positives, samples, chunk, part, logits, small, scale[0], slopes)
-                    if with_loss:
-                        loss += _loss(positives, samples, chunk, part, logits, small)
-                    _back(
-                        network, widths, weight_at, bias_at, output_at, signals, deltas, top, slopes, padded, gradient
-                    )
-                    if adam:
-                        _scatter(deltas, unsigned_d, listed, at, real, one, False, row_gradient)
-                    else:
-                        _scatter(deltas, unsigned_d, listed, at, real, minus_rate, True, table)
-                _back_to_user(network, user_at, bias_at[0], unsigned_d, first_width, gradient)
-                if decaying:
-                    for a in range(len(rates)):
-                        for i in range(bounds[a], bounds[a + 1]):
-                            gradient[i] += decays[a] * network[i]
-                if adam:
-                    numbers[5], numbers[6] = 1.0 / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
-                    _adam(table, row_gradient, row_moments[0], row_moments[1], item_rate, numbers)
-                    if size > batch_size:  # the next batch has other rows
-                        for i in range(active):
-                            row = listed[i] * unsigned_d
-                            for k in range(unsigned_d):
-                                row_gradient[row + k] = 0
-                for a in range(len(rates)):
-                    low, high = bounds[a], bounds[a + 1]
-                    weights, slope = network[low:high], gradient[low:high]
-                    if adam:
-                        _adam(weights, slope, moments[0, low:high], moments[1, low:high], rates[a], numbers)
-                    else:
-                        _sgd(weights, slope, rates[a])
-            losses[user] = loss / size if with_loss else np.nan
-            if tolerance > 0:
-                if abs(before - losses[user]) <= tolerance * abs(before):
-                    break
-                before = losses[user]
-        row_gradient[:used] = 0
