@@ -67,8 +67,8 @@ class _Layout:
     Attributes:
         columns: [s] columns of the item table that each size has.
         widths: [s, L + 1] units of every layer, padded.
-        weight_at, bias_at: [s, L] where the W_l (for l = 1: W_q) and b_l begin; user_at, output_at: [s] W_p and h, which
-            b follows.
+        weight_at, bias_at: [s, L] where the W_l (for l = 1: W_q) and b_l begin.
+        user_at, output_at: [s] where W_p and h begin, which b follows.
         places: name -> where each value of the array stands, in the array's shape.
         bounds: [a + 1] of the parts of the vector; names: [a] the array that each belongs to.
         size: n.

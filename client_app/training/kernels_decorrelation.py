@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from .kernels import _FAST
-from .kernels_ncf import _0, _1, _LANES, _ROWS, _STRIDE, _add_outer, _add_product
+from .kernels_ncf import _LANES, _ROWS, _STRIDE, _0, _1, _add_outer, _add_product
 
 _compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 _TILE = np.uint64(_ROWS)

@@ -1,6 +1,7 @@
 """Compiled inner loops of the numba backend: the layers of neural collaborative filtering, and what a step needs.
 
-A step (`kernels_nested`) visits the distinct rows of its batch, with how often each is a positive (a) and any sample (s) of N:
+A step (`kernels_nested`) visits the distinct rows of its batch, with how often each is a positive (a) and any sample
+(s) of N:
 
     c_r = (s σ(z_r) - a) / N = ∂L/∂z_r,    δ_L = c hᵀ [x_L > 0],    δ_{l-1} = (δ_l W_lᵀ) [x_{l-1} > 0],
     ∂L/∂W_l = x_{l-1}ᵀ δ_l,    ∂L/∂b_l = Σ_r δ_l,    ∂L/∂q_r = W_q δ_1,    ∂L/∂p = W_p ∂L/∂b_1,

@@ -18,7 +18,8 @@ from bouquet.wire import TrainRequest
 from client_app.node.groups import Prefixes, models_of, split
 from client_app.personalization.hetefedrec import decorrelation, decorrelation_slope
 from client_app.state.private import PrivateState
-from client_app.training import LocalTask, stacked
+from client_app.training import LocalTask, compiled, stacked
+from client_app.training.compiler import ncf_kernels
 from tests.client_app.test_personalizations import NUM_ITEMS, SIZES, outcome
 
 WIDTHS = (2, 3, 5)
@@ -92,6 +93,20 @@ def test_fast_backends_equal_the_loop(fast, group, batch_size, optimizer, varian
     assert any(np.abs(values).max() > 1e-3 for name, values in expected.items() if name.startswith("change"))
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant["backbone"] == "ncf"], ids=str)
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_perceptrons_are_compiled(group, variant, monkeypatch):
+    """Several sizes, decorrelation, or both: nothing is left to torch, whatever the width of a size."""
+    if ncf_kernels() is None:
+        pytest.skip("numba comes with the extra simulation")
+
+    def refuse(task):
+        raise AssertionError("torch was asked")
+
+    monkeypatch.setattr(compiled, "train_plain", refuse)
+    outcome(task_of(group, **variant), "numba")
 
 
 # -- the dual task -----------------------------------------------------------------------------------------------------
