@@ -68,6 +68,28 @@ class PackedRows:
         part = slice(int(indptr[0]), int(indptr[-1]))
         return (np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), self.rows[part]), self.values[part]
 
+    def add_to_each(
+        self, tables: NDArray[np.float32], users: slice, factor: np.float32 | float = 1
+    ) -> NDArray[np.float32]:
+        """Add the changes of c users who follow one another, times a factor, to their arrays [c, …], in place.
+
+        Returns:
+            what stands there now where something changed.
+        """
+        at, change = self.where(users)
+        if factor != 1:
+            change = np.float32(factor) * change
+        if not at:
+            tables += change
+            return tables
+        user, row = at
+        # One index into all rows is several times as fast as two.
+        rows, places = tables.reshape(-1, *tables.shape[2:]), user * tables.shape[1] + row
+        changed = rows[places]
+        changed += change
+        rows[places] = changed
+        return np.asarray(changed)
+
     def norms(self, p: float = 2.0) -> NDArray[np.float64]:
         """[k] ‖Δ_u‖_p of the users' changes, over all values of the array; p is at least 1."""
         count = len(self.values) if self.indptr is None else len(self.indptr) - 1

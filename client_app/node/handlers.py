@@ -179,8 +179,12 @@ def given_to(
     """What some users start training from, or recommend with; `only` as of `PrivateState.read`."""
     unread = unread_at_start(host) if purpose == "start" else frozenset[str]()
     versions = request.versions[block]
-    given = Given(request.shared, state.read(positions, versions, unread, only))
-    personal = {name: values[block] for name, values in request.personal.items()}
+    rows, addressed = block, None
+    if request.addressed is not None:
+        rows = slice(*np.searchsorted(request.addressed, (block.start, block.stop)).tolist())
+        addressed = request.addressed[rows] - block.start
+    given = Given(request.shared, state.read(positions, versions, unread, only), addressed=addressed)
+    personal = {name: values[rows] for name, values in request.personal.items()}
     if personal and not host.methods:
         raise WireError(f"the device has no use for arrays of single users such as '{next(iter(personal))}'")
     for method in host.methods:

@@ -213,4 +213,4 @@ def test_an_evaluation_in_parts_is_one_evaluation(tmp_path, monkeypatch, nodes):
         assert not content["users"]["version"].numpy().any()
     lines = [run.rounds()[-1]["bytes"]["evaluation"] for run in (parts, whole_run)]
     assert lines[0]["asked"] == lines[0]["users"] == 40
-    assert lines[0]["down_per_user"] == lines[1]["down_per_user"] * seen_users(parts) / 40
+    assert lines[0]["down_per_user"] == lines[1]["down_per_user"] > 0
