@@ -241,6 +241,8 @@ class TrainRequest:
         reports: what each user shall tell beside its update, names in `REPORTS`.
         clip: L2 norm of what a user may change, in private runs whose limit follows a quantile; 0 in others.
         addressed: [j] places among the users of those that `personal` is for, ascending: it is [j, …] then. None: all.
+        telling: [t] places of those who shall tell what `reports` names, ascending; zeros stand for what the others
+            would. None: all.
     """
 
     series: str
@@ -255,6 +257,7 @@ class TrainRequest:
     reports: tuple[str, ...] = ()
     clip: float = 0.0
     addressed: NDArray[np.int64] | None = None
+    telling: NDArray[np.int64] | None = None
 
     def encode(self) -> RecordDict:
         config: dict[str, Any] = {
@@ -266,7 +269,7 @@ class TrainRequest:
         if self.clip:
             config["clip"] = self.clip
         users = {"user": self.users, "version": self.versions, "kept": self.kept, "weight": self.weights}
-        users |= _addressed(self.addressed)
+        users |= _some("addressed", self.addressed) | _some("telling", self.telling)
         return RecordDict(
             {
                 "shared": pack(self.shared),
@@ -279,7 +282,7 @@ class TrainRequest:
     @classmethod
     def decode(cls, content: RecordDict, specs: Specs) -> TrainRequest:
         config, users = read_config(content), read_users(content)
-        addressed = _read_addressed(content, users)
+        addressed = _read_some(content, "addressed", users)
         weights = read_array(content, "users", "weight", np.float64, users.shape)
         if not (np.isfinite(weights) & (weights >= 0)).all():
             raise WireError("a user has a weight that is not finite or below 0")
@@ -296,6 +299,7 @@ class TrainRequest:
             weights=weights,
             reports=_read_wanted(config),
             clip=_read_clip(config),
+            telling=_read_some(content, "telling", users),
         )
 
 
@@ -438,7 +442,7 @@ class EvaluateRequest:
             {
                 "shared": pack(self.shared),
                 "personal": lend(self.personal),
-                "users": pack({"user": self.users, "version": self.versions, **_addressed(self.addressed)}),
+                "users": pack({"user": self.users, "version": self.versions, **_some("addressed", self.addressed)}),
                 "config": ConfigRecord(config),
             }
         )
@@ -446,7 +450,7 @@ class EvaluateRequest:
     @classmethod
     def decode(cls, content: RecordDict, specs: Specs) -> EvaluateRequest:
         config, users = read_config(content), read_users(content)
-        addressed = _read_addressed(content, users)
+        addressed = _read_some(content, "addressed", users)
         return cls(
             series=read_scalar(config, "series", str),
             round=read_scalar(config, "round", int),
@@ -588,18 +592,18 @@ def _read_versions(content: RecordDict, name: str, users: Words) -> NDArray[np.i
     return versions
 
 
-def _addressed(places: NDArray[np.int64] | None) -> dict[str, NDArray[np.int64]]:
-    """The array that says whom personal arrays are for; none where they are for all."""
-    return {} if places is None else {"addressed": places}
+def _some(name: str, places: NDArray[np.int64] | None) -> dict[str, NDArray[np.int64]]:
+    """The array that says which of the users are meant; none where all are."""
+    return {} if places is None else {name: places}
 
 
-def _read_addressed(content: RecordDict, users: Words) -> NDArray[np.int64] | None:
-    if "addressed" not in read_record(content, "users"):
+def _read_some(content: RecordDict, name: str, users: Words) -> NDArray[np.int64] | None:
+    if name not in read_record(content, "users"):
         return None
-    places = read_raw(content, "users", "addressed")
+    places = read_raw(content, "users", name)
     good = places.dtype == np.int64 and places.ndim == 1
     if not good or (np.diff(places, prepend=-1) <= 0).any() or (places >= len(users)).any():
-        raise WireError(f"'addressed' should be ascending places among {len(users)} users")
+        raise WireError(f"'{name}' should be ascending places among {len(users)} users")
     return places
 
 

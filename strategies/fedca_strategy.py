@@ -117,6 +117,18 @@ class FedCA(BaseStrategy):
         taken = _BLOCK_COPIES * min(USERS_AT_ONCE, self.users_per_round())
         return (tables + taken) * self.personal_bytes() + 8 * matrices * pool**2
 
+    def select_users(self, server_round: int) -> NDArray[np.int64]:
+        """As of every method; who of them will be mixed is drawn with them, so that the others need not tell X_u."""
+        chosen = super().select_users(server_round)
+        self._drawn = self._draw(server_round, chosen)
+        return chosen
+
+    def telling(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Those who will be mixed; where stored tables are mixed too, anybody may be, in some later round."""
+        if self.options.fedca_mix_all_users or self.options.fedca_mix_fraction == 1:
+            return None
+        return np.flatnonzero(np.isin(users, self._drawn))
+
     def prepare(self) -> None:
         self._base = initial_shared(self.returning(self.roster.specs), self.config.seed)
         folder, count = self.directory.rows_by_user, len(self.roster.users)
@@ -125,6 +137,7 @@ class FedCA(BaseStrategy):
         # Of users who were mixed and have not gone on without since.
         self.aggregates = kind(folder, "aggregate", self._base, count)
         self._features = KeptFeatures(count, everybody=self.options.fedca_mix_all_users)
+        self._drawn = np.zeros(0, np.int64)
         self.weighing = Weighing(self.options, self.config.seed)
         self._shown: Extra = {}
 
@@ -162,12 +175,16 @@ class FedCA(BaseStrategy):
     ) -> Arrays:
         """Algorithm 1, lines 7 to 9 and the mixing of the next line 3."""
         trained = np.sort(np.concatenate(users))
-        pool = np.arange(len(self.roster.users)) if self.options.fedca_mix_all_users else trained
-        pool = self._drawn(server_round, pool)
+        if self.options.fedca_mix_all_users:
+            pool = self._draw(server_round, np.arange(len(self.roster.users)))
+        else:
+            pool = np.intersect1d(self._drawn, trained)
         mixed = self._to_mix(pool, trained)
         self._features.begin(trained)
         for reply, members in zip(replies, users, strict=True):
             self._take(server_round, reply, members, pool, mixed)
+        if not len(pool):  # nobody who was drawn has answered
+            return shared
         weights = self._weights(server_round, pool, mixed)
         begin = time.perf_counter()
         self._mix(server_round, weights, pool, mixed)
@@ -294,7 +311,7 @@ class FedCA(BaseStrategy):
         interpolate_some(start, sent, aggregate, rho, self.versions[members] == 0)
         return start
 
-    def _drawn(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _draw(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
         size = max(1, round(self.options.fedca_mix_fraction * len(pool)))
         if size == len(pool):
             return pool

@@ -159,6 +159,7 @@ def _for_users(request: Request, places: NDArray[np.int64]) -> Request:
     by_user: dict[str, Any] = {"users": request.users[places], "versions": request.versions[places]}
     if isinstance(request, TrainRequest):
         by_user |= {"kept": request.kept[places], "weights": request.weights[places]}
+        by_user["telling"] = None if request.telling is None else np.flatnonzero(np.isin(places, request.telling))
     rows: NDArray[np.int64] = places
     if request.addressed is not None:
         by_user["addressed"] = np.flatnonzero(np.isin(places, request.addressed))

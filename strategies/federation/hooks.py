@@ -163,6 +163,10 @@ class Hooks:
         """What users tell beside their update of a round, by name; asked for only where something is done with it."""
         return {}
 
+    def telling(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Places among these users of this round of those who shall tell what `reports` says; None: all."""
+        return None
+
     def evaluation_reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
         """What users tell beside their metrics; as `reports`."""
         return {}

@@ -90,6 +90,7 @@ class Messages:
                 reports=tuple(self._reports),
                 clip=privacy.clip_to_send() if privacy else 0.0,
                 addressed=addressed,
+                telling=method.telling(users),
             )
             most = most_train_bytes(returning, method.update, len(users), self._reports, cells)
             self.sent.append(Sent(_message(request.encode(), node, TRAIN, server_round), users, most))
