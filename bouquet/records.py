@@ -58,7 +58,10 @@ def pack(arrays: dict[str, Any]) -> ArrayRecord:
 
 def lend(arrays: Mapping[str, Any]) -> ArrayRecord:
     """The same without a copy: the arrays must not change as long as somebody may read the record."""
-    return ArrayRecord({name: LentArray(values) for name, values in arrays.items()})
+    record = ArrayRecord()
+    for name, values in arrays.items():  # one by one: given a dictionary, a record makes arrays of its own
+        record[name] = LentArray(values)
+    return record
 
 
 def _packed(values: NDArray[Any]) -> Array:
