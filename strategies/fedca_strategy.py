@@ -297,7 +297,7 @@ class FedCA(BaseStrategy):
 
     def _aggregate(self, name: str, users: NDArray[np.int64]) -> Array:
         """[k, …] Q_u^g of these users, of those who were not mixed their own tables; not to be changed."""
-        found, own = self.aggregates.read(name, users), ~self.aggregates.there[users] & (self.versions[users] > 0)
+        found, own = self.aggregates.read(name, users), self.tables.there[users] & ~self.aggregates.there[users]
         if own.any():
             found[own] = self.tables.read(name, users[own])
         return found

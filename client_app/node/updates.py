@@ -89,8 +89,8 @@ class RowsCollector:
         rows = np.zeros(int(lengths.sum()), dtype=np.int32)
         packed = {}
         # As usual: then what the blocks have is joined, with nothing to be put in its place.
-        members = [users for users, _ in self.parts]
-        in_order = bool(members) and np.array_equal(np.concatenate(members), np.arange(self.count))
+        all_members = np.concatenate([np.zeros(0, np.int64), *(members for members, _ in self.parts)])
+        in_order = len(self.parts) > 0 and np.array_equal(all_members, np.arange(self.count))
         for name, spec in self.specs.items():
             if spec.by_item and in_order:
                 rows = np.concatenate([changes.rows.values for _, changes in self.parts], dtype=np.int32)
