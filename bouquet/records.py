@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays, Specs
 from bouquet.cells import Cells, CellSpec
 from bouquet.errors import WireError
+from bouquet.lent import LentArray, lent_values, serialised, size_of
 from bouquet.packed import PackedArray, PackedRows, by_entry
 from bouquet.randomness import Words
 
@@ -48,19 +48,24 @@ def payload_bytes(arrays: dict[str, Any]) -> int:
 
 def message_bytes(content: RecordDict) -> int:
     """Bytes of all serialised arrays of a message, headers of the arrays included."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    return sum(size_of(array) for record in content.array_records.values() for array in record.values())
 
 
 def pack(arrays: dict[str, Any]) -> ArrayRecord:
+    """A record of copies of these arrays."""
     return ArrayRecord({name: _packed(np.ascontiguousarray(values)) for name, values in arrays.items()})
 
 
+def lend(arrays: Mapping[str, Any]) -> ArrayRecord:
+    """The same without a copy: the arrays must not change as long as somebody may read the record."""
+    record = ArrayRecord()
+    for name, values in arrays.items():  # one by one: given a dictionary, a record makes arrays of its own
+        record[name] = LentArray(values)
+    return record
+
+
 def _packed(values: NDArray[Any]) -> Array:
-    """What `Array(values)` makes, copied once: the tables of all users of a node are large."""
-    header = BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
-    data = b"".join((header.getvalue(), values.data))
-    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+    return Array(str(values.dtype), values.shape, "numpy.ndarray", serialised(values))
 
 
 def words_to_array(words: tuple[str, ...]) -> NDArray[np.uint8]:
@@ -124,7 +129,9 @@ def values_of(array: Array, name: str) -> NDArray[Any]:
     Raises:
         WireError: the bytes are no such array.
     """
-    values = _parsed(array.data, name)
+    values = lent_values(array)
+    if values is None:
+        values = _parsed(array.data, name)
     if array.shape != values.shape or array.dtype != values.dtype.name:
         raise WireError(f"array '{name}' cannot be read (it is not of the type and shape that it claims)")
     return values

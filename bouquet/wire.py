@@ -37,6 +37,7 @@ from bouquet.randomness import Words
 from bouquet.records import (
     LONGEST_REASON,
     Report,
+    lend,
     pack,
     read_array,
     read_cells,
@@ -45,6 +46,7 @@ from bouquet.records import (
     read_packed_array,
     read_packed_rows,
     read_personal,
+    read_raw,
     read_record,
     read_reports,
     read_scalar,
@@ -238,6 +240,9 @@ class TrainRequest:
         weights: [k] weights of the users in a "sum" reply.
         reports: what each user shall tell beside its update, names in `REPORTS`.
         clip: L2 norm of what a user may change, in private runs whose limit follows a quantile; 0 in others.
+        addressed: [j] places among the users of those that `personal` is for, ascending: it is [j, …] then. None: all.
+        telling: [t] places of those who shall tell what `reports` names, ascending; zeros stand for what the others
+            would. None: all.
     """
 
     series: str
@@ -251,6 +256,8 @@ class TrainRequest:
     weights: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     reports: tuple[str, ...] = ()
     clip: float = 0.0
+    addressed: NDArray[np.int64] | None = None
+    telling: NDArray[np.int64] | None = None
 
     def encode(self) -> RecordDict:
         config: dict[str, Any] = {
@@ -262,10 +269,11 @@ class TrainRequest:
         if self.clip:
             config["clip"] = self.clip
         users = {"user": self.users, "version": self.versions, "kept": self.kept, "weight": self.weights}
+        users |= _some("addressed", self.addressed) | _some("telling", self.telling)
         return RecordDict(
             {
                 "shared": pack(self.shared),
-                "personal": pack(self.personal),
+                "personal": lend(self.personal),
                 "users": pack(users),
                 "config": ConfigRecord(config),
             }
@@ -274,6 +282,7 @@ class TrainRequest:
     @classmethod
     def decode(cls, content: RecordDict, specs: Specs) -> TrainRequest:
         config, users = read_config(content), read_users(content)
+        addressed = _read_some(content, "addressed", users)
         weights = read_array(content, "users", "weight", np.float64, users.shape)
         if not (np.isfinite(weights) & (weights >= 0)).all():
             raise WireError("a user has a weight that is not finite or below 0")
@@ -284,11 +293,13 @@ class TrainRequest:
             versions=_read_versions(content, "version", users),
             kept=_read_versions(content, "kept", users),
             shared=read_shared(content, specs),
-            personal=read_personal(content, len(users)),
+            personal=read_personal(content, len(users if addressed is None else addressed)),
+            addressed=addressed,
             update=_read_update(config),
             weights=weights,
             reports=_read_wanted(config),
             clip=_read_clip(config),
+            telling=_read_some(content, "telling", users),
         )
 
 
@@ -339,7 +350,7 @@ class TrainReply:
         if self.cells:
             users["size"] = self.sizes
         config: dict[str, Any] = {"seconds": self.seconds, "series": self.series, "round": self.round}
-        records: dict[str, Any] = {"update": pack(update), "users": pack(users), "config": ConfigRecord(config)}
+        records: dict[str, Any] = {"update": lend(update), "users": pack(users), "config": ConfigRecord(config)}
         if self.reports:
             records["reports"] = pack(self.reports)
         return RecordDict(records)
@@ -423,14 +434,15 @@ class EvaluateRequest:
     shared: Arrays
     personal: Arrays = field(default_factory=dict)
     reports: tuple[str, ...] = ()
+    addressed: NDArray[np.int64] | None = None
 
     def encode(self) -> RecordDict:
         config: dict[str, Any] = {"series": self.series, "round": self.round, "reports": ",".join(self.reports)}
         return RecordDict(
             {
                 "shared": pack(self.shared),
-                "personal": pack(self.personal),
-                "users": pack({"user": self.users, "version": self.versions}),
+                "personal": lend(self.personal),
+                "users": pack({"user": self.users, "version": self.versions, **_some("addressed", self.addressed)}),
                 "config": ConfigRecord(config),
             }
         )
@@ -438,13 +450,15 @@ class EvaluateRequest:
     @classmethod
     def decode(cls, content: RecordDict, specs: Specs) -> EvaluateRequest:
         config, users = read_config(content), read_users(content)
+        addressed = _read_some(content, "addressed", users)
         return cls(
             series=read_scalar(config, "series", str),
             round=read_scalar(config, "round", int),
             users=users,
             versions=_read_versions(content, "version", users),
             shared=read_shared(content, specs),
-            personal=read_personal(content, len(users)),
+            personal=read_personal(content, len(users if addressed is None else addressed)),
+            addressed=addressed,
             reports=_read_wanted(config),
         )
 
@@ -576,6 +590,21 @@ def _read_versions(content: RecordDict, name: str, users: Words) -> NDArray[np.i
     if (versions < 0).any():
         raise WireError(f"the array '{name}' has a round below 0")
     return versions
+
+
+def _some(name: str, places: NDArray[np.int64] | None) -> dict[str, NDArray[np.int64]]:
+    """The array that says which of the users are meant; none where all are."""
+    return {} if places is None else {name: places}
+
+
+def _read_some(content: RecordDict, name: str, users: Words) -> NDArray[np.int64] | None:
+    if name not in read_record(content, "users"):
+        return None
+    places = read_raw(content, "users", name)
+    good = places.dtype == np.int64 and places.ndim == 1
+    if not good or (np.diff(places, prepend=-1) <= 0).any() or (places >= len(users)).any():
+        raise WireError(f"'{name}' should be ascending places among {len(users)} users")
+    return places
 
 
 def _read_wanted(config: ConfigRecord) -> tuple[str, ...]:

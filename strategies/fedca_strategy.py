@@ -1,7 +1,10 @@
 """FedCA over rounds: what the server keeps of users, and when the stages of `fedca` run.
 
 A user who has never taken part has the tables that all start from, and nothing is kept of it. Those of the others lie
-in files (`strategies.federation.user_rows`); in memory are the tables of a round's users.
+in memory where that is little, and else in files (`strategies.federation.user_rows`), with a round's users in memory.
+
+A user whose tables were not among those mixed last goes on with its own. Its device has them, so they are not sent, and
+no second copy of them is kept.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from bouquet.config import RunConfig
 from bouquet.errors import ConfigError
 from bouquet.extras import need
 from bouquet.methods import only_embeddings
-from bouquet.methods.fedca import FedCAOptions, interpolate
+from bouquet.methods.fedca import FedCAOptions, interpolate_some
 from bouquet.needs import bytes_of
 from bouquet.randomness import Purpose, generator
 from bouquet.records import Report
@@ -27,6 +30,7 @@ from strategies.fedca import mix
 from strategies.fedca_features import KeptFeatures
 from strategies.fedca_weights import Weighing
 from strategies.federation.base import BaseStrategy, Extra
+from strategies.federation.held_rows import HeldRows
 from strategies.federation.user_rows import UserRows, share_of_rows
 from strategies.numerics.checks import refuse_broken_state
 
@@ -34,6 +38,9 @@ from strategies.numerics.checks import refuse_broken_state
 USERS_AT_ONCE = 32
 # What was sent to them, what they had before, and what these make together.
 _BLOCK_COPIES = 3
+
+# Tables are in memory where those of all users, of either kind, take up to so much.
+HELD_BYTES = 2**29
 
 # An evaluation of more tables than this, and than a round has, is made in parts.
 EVALUATED_BYTES = 2**29
@@ -83,6 +90,11 @@ class FedCA(BaseStrategy):
         index = 2 * count * (8 + 4 * len(self.returning(self.roster.specs)))
         return index + features * 4 * count * options.fedca_k * self.config.embedding_size
 
+    def held_bytes(self) -> int:
+        """Both kinds of tables of all users, where they are in memory."""
+        each = len(self.roster.users) * self.personal_bytes()
+        return 2 * each if each <= HELD_BYTES else 0
+
     def stored_bytes(self) -> float:
         """The last and the mixed table of all who have taken part, and those of the last checkpoint beside them."""
         config = self.config
@@ -105,28 +117,55 @@ class FedCA(BaseStrategy):
         taken = _BLOCK_COPIES * min(USERS_AT_ONCE, self.users_per_round())
         return (tables + taken) * self.personal_bytes() + 8 * matrices * pool**2
 
+    def select_users(self, server_round: int) -> NDArray[np.int64]:
+        """As of every method; who of them will be mixed is drawn with them, so that the others need not tell X_u."""
+        chosen = super().select_users(server_round)
+        self._drawn = self._draw(server_round, chosen)
+        return chosen
+
+    def telling(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Those who will be mixed; where stored tables are mixed too, anybody may be, in some later round."""
+        if self.options.fedca_mix_all_users or self.options.fedca_mix_fraction == 1:
+            return None
+        return np.flatnonzero(np.isin(users, self._drawn))
+
     def prepare(self) -> None:
         self._base = initial_shared(self.returning(self.roster.specs), self.config.seed)
         folder, count = self.directory.rows_by_user, len(self.roster.users)
-        self.tables = UserRows(folder, "table", self._base, count)
-        self.aggregates = UserRows(folder, "aggregate", self._base, count)
+        kind = HeldRows if self.held_bytes() else UserRows
+        self.tables = kind(folder, "table", self._base, count)
+        # Of users who were mixed and have not gone on without since.
+        self.aggregates = kind(folder, "aggregate", self._base, count)
         self._features = KeptFeatures(count, everybody=self.options.fedca_mix_all_users)
+        self._drawn = np.zeros(0, np.int64)
         self.weighing = Weighing(self.options, self.config.seed)
         self._shown: Extra = {}
 
     def personal(self, users: NDArray[np.int64]) -> Arrays:
-        return {name: self.aggregates.read(name, users) for name in self._base}
+        return {name: self._aggregate(name, users) for name in self._base}
+
+    def addressed(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Those who were mixed, and those whose devices have no tables yet."""
+        sent = self._sent(users)
+        return None if sent.all() else np.flatnonzero(sent)
 
     def personal_to_evaluate(self, users: NDArray[np.int64]) -> Arrays:
-        """Nothing for those of whom nothing is kept: their devices know what all start from."""
-        mixed = self.options.fedca_evaluate == "mixed" and self.aggregates.places[users].any()
-        return self.personal(users) if mixed else {}
+        """Nothing where nothing is kept of anybody: their devices know what all start from."""
+        nothing = self.options.fedca_evaluate == "trained" or (len(users) > 0 and self._nothing_kept(users))
+        return {} if nothing else self.personal(users)
+
+    def addressed_to_evaluate(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Those who were mixed."""
+        if self.options.fedca_evaluate == "trained" or self._sends_to_all or self._nothing_kept(users):
+            return None
+        sent = self.aggregates.there[users]
+        return None if sent.all() else np.flatnonzero(sent)
 
     def parts_to_evaluate(self) -> list[NDArray[np.int64]]:
         everybody, at_once = np.arange(len(self.roster.users)), self._evaluated_at_once()
         if self.options.fedca_evaluate == "trained" or len(everybody) <= at_once:
             return [everybody]
-        kept = self.aggregates.places > 0
+        kept = self.aggregates.there
         mixed = everybody[kept]
         parts = [everybody[~kept], *(mixed[begin : begin + at_once] for begin in range(0, len(mixed), at_once))]
         return [part for part in parts if len(part)]
@@ -136,12 +175,16 @@ class FedCA(BaseStrategy):
     ) -> Arrays:
         """Algorithm 1, lines 7 to 9 and the mixing of the next line 3."""
         trained = np.sort(np.concatenate(users))
-        pool = np.arange(len(self.roster.users)) if self.options.fedca_mix_all_users else trained
-        pool = self._drawn(server_round, pool)
+        if self.options.fedca_mix_all_users:
+            pool = self._draw(server_round, np.arange(len(self.roster.users)))
+        else:
+            pool = np.intersect1d(self._drawn, trained)
         mixed = self._to_mix(pool, trained)
         self._features.begin(trained)
         for reply, members in zip(replies, users, strict=True):
             self._take(server_round, reply, members, pool, mixed)
+        if not len(pool):  # nobody who was drawn has answered
+            return shared
         weights = self._weights(server_round, pool, mixed)
         begin = time.perf_counter()
         self._mix(server_round, weights, pool, mixed)
@@ -200,8 +243,8 @@ class FedCA(BaseStrategy):
 
     def _to_mix(self, pool: NDArray[np.int64], trained: NDArray[np.int64]) -> Arrays:
         """[p, …] the tables of the users to mix, where those of this round are put in by `_take`."""
-        mixed = {name: np.empty((len(pool), *values.shape), np.float32) for name, values in self._base.items()}
         others = np.flatnonzero(~np.isin(pool, trained))
+        mixed = {name: self.aggregates.room(name, pool) for name in self._base}
         for name, values in mixed.items():
             for begin in range(0, len(others), USERS_AT_ONCE):
                 some = others[begin : begin + USERS_AT_ONCE]
@@ -220,35 +263,55 @@ class FedCA(BaseStrategy):
         for begin in range(0, len(members), USERS_AT_ONCE):
             block = slice(begin, min(begin + USERS_AT_ONCE, len(members)))
             users = members[block]
-            chosen = np.isin(users, pool)
+            chosen = np.flatnonzero(np.isin(users, pool))
             places = np.searchsorted(pool, users[chosen])
             own: Arrays = {}
             for name, packed in reply.rows.items():
                 own[name] = start = self._start(name, users)
-                at, change = packed.where(block)
                 longer = start.copy() if rate != 1 else start
-                start[at] += change
+                # All else was finite before.
+                changed = {f"table/{name}": packed.add_to_each(start, block)}
+                refuse_broken_state(changed, _broken(server_round))
                 if rate != 1:
-                    longer[at] += rate * change
+                    packed.add_to_each(longer, block, rate)
                 mixed[name][places] = longer[chosen]
-            refuse_broken_state({f"table/{name}": values for name, values in own.items()}, _broken(server_round))
             self.tables.write(users, own)
-            if not chosen.all():
-                self.aggregates.write(users[~chosen], {name: values[~chosen] for name, values in own.items()})
+            self.aggregates.drop(np.delete(users, chosen))
         if "features" in reply.reports:
             self._features.take(members, reply.reports["features"])
 
-    def _start(self, name: str, members: NDArray[np.int64]) -> Array:
-        """What the uploaded change adds to: where the device started, or with noise the aggregate alone."""
-        sent = self.aggregates.read(name, members)
-        if self.options.fedca_ldp_delta > 0:
-            return sent
-        mixed = interpolate(self.tables.read(name, members), sent, self.options.fedca_rho)
-        first = self.versions[members] == 0
-        mixed[first] = sent[first]
-        return mixed
+    def _sent(self, users: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[k] who is sent an aggregate to train from."""
+        return self._sends_to_all | self.aggregates.there[users] | (self.versions[users] == 0)
 
-    def _drawn(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
+    @property
+    def _sends_to_all(self) -> bool:
+        """Whether those who were not mixed are sent their own tables too.
+
+        Where updates are bounded a device's tables need not be those that the server made of its updates.
+        """
+        return self.options.needs_aggregates or self.update_bound > 0
+
+    def _nothing_kept(self, users: NDArray[np.int64]) -> bool:
+        return not (self.aggregates.there[users] | (self.versions[users] > 0)).any()
+
+    def _aggregate(self, name: str, users: NDArray[np.int64]) -> Array:
+        """[k, …] Q_u^g of these users, of those who were not mixed their own tables; not to be changed."""
+        found, own = self.aggregates.read(name, users), self.tables.there[users] & ~self.aggregates.there[users]
+        if own.any():
+            found[own] = self.tables.read(name, users[own])
+        return found
+
+    def _start(self, name: str, members: NDArray[np.int64]) -> Array:
+        """What the uploaded change adds to, to be changed: where the device started, or with noise the aggregate."""
+        sent = np.flatnonzero(self._sent(members))
+        aggregate = self._aggregate(name, members[sent])
+        start = self.tables.to_change(name, members)
+        rho = 0.0 if self.options.fedca_ldp_delta > 0 else self.options.fedca_rho
+        interpolate_some(start, sent, aggregate, rho, self.versions[members] == 0)
+        return start
+
+    def _draw(self, server_round: int, pool: NDArray[np.int64]) -> NDArray[np.int64]:
         size = max(1, round(self.options.fedca_mix_fraction * len(pool)))
         if size == len(pool):
             return pool

@@ -98,6 +98,11 @@ class FedCAOptions(Options):
         0.0, ge=0, description="Scale δ' of Laplace noise on uploaded singular vectors (Table 6)."
     )
 
+    @property
+    def needs_aggregates(self) -> bool:
+        """Whether a device reads Q_u^g for more than the interpolation, so that every user is sent one."""
+        return self.fedca_proximal > 0 or self.fedca_ldp_delta > 0
+
     def check_run(self, run: RunConfig) -> None:
         if run.changes_updates:
             raise ConfigError(
@@ -138,6 +143,31 @@ def interpolate(previous: NDArray[np.float32], aggregate: NDArray[np.float32], r
         np.multiply(previous[user], np.float32(rho), out=part)
         mixed[user] += part
     return mixed
+
+
+def interpolate_some(
+    tables: NDArray[np.float32],
+    places: NDArray[np.int64],
+    aggregates: NDArray[np.float32],
+    rho: float,
+    first: NDArray[np.bool_],
+) -> None:
+    """`interpolate` in place, for some of the users; who has no previous table takes the aggregate.
+
+    Args:
+        tables: [n, …] the previous ones.
+        places: [k] the users among them.
+        aggregates: [k, …].
+        first: [n] users without a previous table.
+    """
+    part = np.empty(tables.shape[1:], np.float32)
+    for place, aggregate in zip(places.tolist(), aggregates, strict=True):
+        if rho == 0.0 or first[place]:
+            tables[place] = aggregate
+            continue
+        np.multiply(aggregate, np.float32(1.0 - rho), out=part)
+        tables[place] *= np.float32(rho)
+        tables[place] += part
 
 
 FEDCA = Method(

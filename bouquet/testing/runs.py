@@ -83,6 +83,10 @@ class Recording(LocalGrid):
 
     def _answer(self, message: Message) -> Message:
         reply = super()._answer(message)
+        for content in (message.content, reply.content if reply.has_content() else RecordDict()):
+            for record in content.array_records.values():
+                for array in record.values():
+                    _ = array.data  # what is lent for a round alone is kept as it is now
         self.log.append((message, reply))
         return reply
 

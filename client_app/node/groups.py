@@ -159,7 +159,12 @@ def _for_users(request: Request, places: NDArray[np.int64]) -> Request:
     by_user: dict[str, Any] = {"users": request.users[places], "versions": request.versions[places]}
     if isinstance(request, TrainRequest):
         by_user |= {"kept": request.kept[places], "weights": request.weights[places]}
-    return replace(request, **by_user, personal={name: values[places] for name, values in request.personal.items()})
+        by_user["telling"] = None if request.telling is None else np.flatnonzero(np.isin(places, request.telling))
+    rows: NDArray[np.int64] = places
+    if request.addressed is not None:
+        by_user["addressed"] = np.flatnonzero(np.isin(places, request.addressed))
+        rows = np.searchsorted(request.addressed, places[by_user["addressed"]])
+    return replace(request, **by_user, personal={name: values[rows] for name, values in request.personal.items()})
 
 
 def join_training(request: TrainRequest, parts: Sequence[tuple[int, NDArray[np.int64], TrainReply]]) -> TrainReply:

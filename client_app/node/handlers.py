@@ -125,9 +125,9 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
             continue
         if WITHIN in request.reports:
             told.add({WITHIN: within[kept].astype(np.float32)})
-        for method in host.methods if request.reports else ():
-            positives, negatives = task.positives.take(kept), task.negatives.take(kept)
-            told.add(method.reports(given, users, positives, negatives, request.round, host.draws))
+        if request.reports:
+            asked_to = kept if request.telling is None else kept[np.isin(block.start + kept, request.telling)]
+            told.add(_reports(host, task, given, kept, asked_to))
         if judged:
             trained, own_rows = after(given, made, len(positions))
             metrics, _ = rank(host, trained, positions, request.round, own_rows)
@@ -144,6 +144,28 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
     sizes = reply.upload_bytes + sum(values[0].nbytes for values in reports.values())
     seconds = time.perf_counter() - start
     return replace(reply, upload_bytes=sizes, reports=reports, left_out=left_out, seconds=seconds)
+
+
+def _reports(
+    host: Host, task: LocalTask, given: Given, kept: NDArray[np.int64], asked: NDArray[np.int64]
+) -> dict[str, NDArray[np.float32]]:
+    """What some of the trained users tell beside their update, with zeros for the others.
+
+    Args:
+        kept: the users of the task that `given` is about.
+        asked: those of them who are asked.
+    """
+    whole = len(asked) == len(kept)
+    of = given if whole else given.take(np.searchsorted(kept, asked))
+    positives, negatives, users = task.positives.take(asked), task.negatives.take(asked), task.users[asked]
+    found = {}
+    for method in host.methods:
+        for name, values in method.reports(of, users, positives, negatives, task.round, host.draws).items():
+            found[name] = values
+            if not whole:
+                found[name] = np.zeros((len(kept), *values.shape[1:]), values.dtype)
+                found[name][np.searchsorted(kept, asked)] = values
+    return found
 
 
 class Told:
@@ -179,8 +201,12 @@ def given_to(
     """What some users start training from, or recommend with; `only` as of `PrivateState.read`."""
     unread = unread_at_start(host) if purpose == "start" else frozenset[str]()
     versions = request.versions[block]
-    given = Given(request.shared, state.read(positions, versions, unread, only))
-    personal = {name: values[block] for name, values in request.personal.items()}
+    rows, addressed = block, None
+    if request.addressed is not None:
+        rows = slice(*np.searchsorted(request.addressed, (block.start, block.stop)).tolist())
+        addressed = request.addressed[rows] - block.start
+    given = Given(request.shared, state.read(positions, versions, unread, only), addressed=addressed)
+    personal = {name: values[rows] for name, values in request.personal.items()}
     if personal and not host.methods:
         raise WireError(f"the device has no use for arrays of single users such as '{next(iter(personal))}'")
     for method in host.methods:

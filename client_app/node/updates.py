@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Specs
+from bouquet.arrays import ArraySpec, Specs
 from bouquet.packed import PackedArray, PackedRows
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Words
@@ -88,7 +88,15 @@ class RowsCollector:
         starts = np.cumsum(lengths) - lengths
         rows = np.zeros(int(lengths.sum()), dtype=np.int32)
         packed = {}
+        # As usual: then what the blocks have is joined, with nothing to be put in its place.
+        all_members = np.concatenate([np.zeros(0, np.int64), *(members for members, _ in self.parts)])
+        in_order = len(self.parts) > 0 and np.array_equal(all_members, np.arange(self.count))
         for name, spec in self.specs.items():
+            if spec.by_item and in_order:
+                rows = np.concatenate([changes.rows.values for _, changes in self.parts], dtype=np.int32)
+                values = np.concatenate([changes.by_item[name] for _, changes in self.parts], dtype=np.float32)
+                packed[name] = self._packed(spec, lengths, rows, values)
+                continue
             values = np.zeros(
                 ((len(rows),) if spec.by_item else (self.count,)) + spec.shape[spec.by_item :], np.float32
             )
@@ -99,12 +107,17 @@ class RowsCollector:
                     rows[place], values[place] = changes.rows.values, changes.by_item[name]
                 else:
                     values[members] = changes.dense[name]
-            if spec.by_item and not (lengths == spec.shape[0]).all():
-                packed[name] = PackedRows(Ragged.from_lengths(lengths, rows).indptr, rows, values)
-            else:  # whole arrays: the item numbers stay at home
-                packed[name] = PackedRows(None, None, values.reshape(self.count, *spec.shape))
+            packed[name] = self._packed(spec, lengths, rows, values)
         whole = TrainReply(users, loss, upload_bytes, rows=packed)
         return whole if len(kept) == len(users) else whole.take(kept)
+
+    def _packed(
+        self, spec: ArraySpec, lengths: NDArray[np.int64], rows: NDArray[np.int32], values: NDArray[np.float32]
+    ) -> PackedRows:
+        if spec.by_item and not (lengths == spec.shape[0]).all():
+            return PackedRows(Ragged.from_lengths(lengths, rows).indptr, rows, values)
+        # Whole arrays: the item numbers stay at home.
+        return PackedRows(None, None, values.reshape(self.count, *spec.shape))
 
 
 def add_rows(

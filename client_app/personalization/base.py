@@ -50,6 +50,7 @@ class Given:
         reported: the names among `own` whose changes are reported as well.
         frozen: arrays common to all users that the losses read and nobody trains.
         anchors: [k, …] arrays of each user that the losses read and nobody trains.
+        addressed: [j] the users that the server sent arrays of their own, ascending; None: all or none of them.
     """
 
     shared: Arrays
@@ -57,6 +58,7 @@ class Given:
     reported: frozenset[str] = frozenset()
     frozen: Arrays = field(default_factory=dict)
     anchors: OwnArrays = field(default_factory=dict)
+    addressed: NDArray[np.int64] | None = None
 
     def with_own(self, name: str, values: NDArray[np.float32], *, reported: bool = False) -> Given:
         """The same with an array of each user, which then is not a shared one."""
@@ -287,7 +289,7 @@ class Personalization:
 
         Args:
             given: what the server sent to all and what the device has kept.
-            personal: [k, …] what the server sent to each of the users.
+            personal: [k, …] what the server sent to each of the users, or [j, …] to those that are `given.addressed`.
             first: [k] users that have not trained before.
         """
         return given

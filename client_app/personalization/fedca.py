@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Array, exchanged
 from bouquet.config import Options, RunConfig
 from bouquet.methods import only_embeddings
-from bouquet.methods.fedca import FedCAOptions, interpolate
+from bouquet.methods.fedca import FedCAOptions, interpolate, interpolate_some
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Purpose, Words, laplace
 from client_app.personalization.base import (
@@ -52,7 +52,8 @@ class MixedTable(Personalization):
         super().__init__(backbone, config, options)
         self.mixed = exchanged(backbone.shared, only_embeddings(config))
         self.fixed = {f"aggregate/{name}": spec for name, spec in self.mixed.items()}
-        if self.options.fedca_rho == 0:
+        # Who is not mixed goes on with its own.
+        if self.options.fedca_rho == 0 and self.options.fedca_mix_fraction == 1:
             self.replaced = frozenset(self.mixed)
 
     @property
@@ -65,11 +66,16 @@ class MixedTable(Personalization):
 
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
         for name, spec in self.mixed.items():
-            aggregate = checked_personal(personal, name, spec, len(first))
-            mixed = interpolate(given.own.get(name, aggregate), aggregate, self.options.fedca_rho)
-            mixed[first] = aggregate[first]
+            if given.addressed is None or self.options.needs_aggregates:
+                aggregate = checked_personal(personal, name, spec, len(first))
+                mixed = interpolate(given.own.get(name, aggregate), aggregate, self.options.fedca_rho)
+                mixed[first] = aggregate[first]
+            else:
+                # What is mixed for the others is their own last table and nothing else, so it does not travel.
+                aggregate, mixed = checked_personal(personal, name, spec, len(given.addressed)), given.own[name]
+                interpolate_some(mixed, given.addressed, aggregate, self.options.fedca_rho, first)
             given = given.with_own(name, mixed, reported=True)
-        if self.options.fedca_proximal > 0 or self.options.fedca_ldp_delta > 0:
+        if self.options.needs_aggregates:
             # What lies in a message cannot be written to, and torch takes no such memory.
             given = replace(given, anchors={f"aggregate/{name}": personal[name].copy() for name in self.mixed})
         return given

@@ -48,6 +48,7 @@ def _order(stream, epoch, size, batch_size, keys, buckets, first, order):
         counter = np.uint64(i) + (np.uint64(epoch) << np.uint64(32)) + np.uint64(1)
         keys[i] = _mix(stream + counter * np.uint64(0x9E3779B97F4A7C15))
         first[i] = ((keys[i] >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)
+    for i in range(size):  # a loop of its own: the one above fills vector registers
         buckets[first[i] + 1] += 1
     for i in range(size):
         buckets[i + 1] += buckets[i]
@@ -142,6 +143,17 @@ def _count(here, order, start, stop, num_positives, positives, samples, listed):
 
 
 @_compile
+def _count_all(here, order, start, stop, num_positives, positives, samples):
+    """Count a batch's positives and all its samples by row, of all rows: nothing is guessed, so nothing wrongly."""
+    one = samples.dtype.type(1)
+    for i in range(start, stop):
+        sample = order[i]
+        row = here[sample]
+        samples[row] += one
+        positives[row] += one * (sample < num_positives)
+
+
+@_compile
 def _take(counts, listed, active, out):
     """out = counts[listed]; those counts are zero again."""
     for i in range(active):
@@ -208,10 +220,26 @@ def _adam(weight, gradient, factor, first, second, numbers):
 
 
 @_compile
-def _adam_by_columns(columns, p, slopes, first, second, numbers, gradient):
-    """As `_sgd_by_columns`; moments move rows that are not in the batch too."""
+def _adam_by_columns(columns, p, slopes, first, second, numbers, moments, user_numbers, logits):
+    """As `_sgd_by_columns` with p's step, and the logits after both, for which a column is read while it is near.
+
+    Moments move rows that are not in the batch too.
+
+    Args:
+        moments, user_numbers: [2, d] as `first` and `second`, and as `numbers`, of p.
+    """
+    size = columns.shape[1]
+    logits[:size] = 0
     for j in range(len(p)):
-        gradient[j] = _adam(columns[j], slopes, p[j], first[j], second[j], numbers)
+        column = columns[j]
+        gradient = _adam(column, slopes, p[j], first[j], second[j], numbers)
+        m = user_numbers[0] * moments[0, j] + user_numbers[1] * gradient
+        v = user_numbers[2] * moments[1, j] + user_numbers[3] * gradient * gradient
+        moments[0, j], moments[1, j] = m, v
+        p[j] -= user_numbers[5] * m / (np.sqrt(user_numbers[6] * v) + user_numbers[4])
+        factor = p[j]
+        for r in range(size):
+            logits[r] += factor * column[r]
 
 
 @_compile
@@ -295,8 +323,8 @@ def train_users(
     logits, small, slopes = np.empty(most_rows, dtype), np.empty(most_rows, dtype), np.empty(most_rows, dtype)
     exponents, listed, all_rows = np.empty(most_rows, np.int32), np.empty(most_rows, np.int64), np.arange(most_rows)
     powers, seen = exponents.view(np.float32), np.empty(most_rows, np.int64)
-    keys, buckets = np.empty(most_samples, np.uint64), np.empty(most_samples + 1, np.int64)
-    bucket_of, order = np.empty(most_samples, np.int64), np.empty(most_samples, np.int64)
+    keys, buckets = np.empty(most_samples, np.uint64), np.empty(most_samples + 1, np.int32)
+    bucket_of, order = np.empty(most_samples, np.int32), np.empty(most_samples, np.int32)
     # Numbers of the tables' own type: a single float64 among them would make all arithmetic float64.
     scale = np.empty(1, dtype)
     numbers = np.array([0.9, 0.1, 0.999, 0.001, 1e-8, 0.0, 0.0]).astype(dtype)
@@ -328,29 +356,32 @@ def train_users(
                 stop = min(start + batch_size, size)
                 step, scale[0] = step + 1, 1.0 / (stop - start)
                 if step == 1 or size > batch_size:
-                    active = _count(
-                        here, order, start, stop, num_positives[user], positives_by_row, samples_by_row, listed
-                    )
                     if by_columns:
                         active = count
-                        positives[:count], samples[:count] = positives_by_row[:count], samples_by_row[:count]
-                        positives_by_row[:count], samples_by_row[:count] = 0, 0
+                        positives[:count], samples[:count] = 0, 0
+                        _count_all(here, order, start, stop, num_positives[user], positives, samples)
                     else:
+                        active = _count(
+                            here, order, start, stop, num_positives[user], positives_by_row, samples_by_row, listed
+                        )
                         _take(positives_by_row, listed, active, positives)
                         _take(samples_by_row, listed, active, samples)
                 if by_columns:
-                    _logits_by_columns(columns, p, logits)
+                    if step == 1 or not adam:
+                        _logits_by_columns(columns, p, logits)
                 else:
                     if item_decay > 0:
                         _catch_up(table, listed, active, step, seen, kept)
                     _logits_by_rows(table, p, listed, active, logits)
                 _exponentials(logits, active, small, exponents, powers)
                 _slopes(positives, samples, active, logits, small, scale[0], slopes)
+                if with_loss:
+                    _log1p(small, active, small)
+                    loss += _loss(positives, samples, active, logits, small)
                 if adam:
                     numbers[5], numbers[6] = item_rate / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
                     user_numbers[5], user_numbers[6] = user_rate / (1.0 - 0.9**step), numbers[6]
-                    _adam_by_columns(columns, p, slopes, first, second, numbers, gradient)
-                    _adam(p, gradient, dtype.type(1), user_moments[0], user_moments[1], user_numbers)
+                    _adam_by_columns(columns, p, slopes, first, second, numbers, user_moments, user_numbers, logits)
                 else:
                     if by_columns:
                         _sgd_by_columns(columns, p, slopes, item_rate, item_kept, gradient)
@@ -358,9 +389,6 @@ def train_users(
                         _sgd_by_rows(table, p, listed, active, slopes, item_rate, item_kept, gradient)
                     for j in range(d):
                         p[j] = user_kept * p[j] - user_rate * gradient[j]
-                if with_loss:
-                    _log1p(small, active, small)
-                    loss += _loss(positives, samples, active, logits, small)
             if with_loss:
                 losses[user] = loss / size
             if tolerance > 0 and abs(before - losses[user]) <= tolerance * abs(before):

@@ -163,6 +163,10 @@ class Hooks:
         """What users tell beside their update of a round, by name; asked for only where something is done with it."""
         return {}
 
+    def telling(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Places among these users of this round of those who shall tell what `reports` says; None: all."""
+        return None
+
     def evaluation_reports(self, server_round: int, shared: Arrays) -> dict[str, Report]:
         """What users tell beside their metrics; as `reports`."""
         return {}
@@ -193,6 +197,14 @@ class Hooks:
         """The same for an evaluation; by default what training would get."""
         return self.personal(users)
 
+    def addressed(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Places among these users of those that `personal` is asked for, where the others get nothing; None: all."""
+        return None
+
+    def addressed_to_evaluate(self, users: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The same for `personal_to_evaluate`."""
+        return None
+
     def parts_to_evaluate(self) -> list[NDArray[np.int64]]:
         """All users, in parts that are asked one after another where what they are sent is much; by default one."""
         return [np.arange(len(self.roster.users))]
@@ -210,7 +222,7 @@ class Hooks:
         """
 
     def personal_bytes(self) -> int:
-        """Bytes that each user is sent for itself alone; known with the roster, as are the next four."""
+        """Bytes that each user is sent for itself alone; known with the roster, as are the next five."""
         return 0
 
     def evaluation_bytes(self) -> float:
@@ -219,6 +231,10 @@ class Hooks:
 
     def kept_bytes(self) -> int:
         """Bytes that are kept from round to round beside shared arrays, in memory and in every checkpoint."""
+        return 0
+
+    def held_bytes(self) -> float:
+        """Bytes that are kept from round to round in memory and in files, but in no checkpoint itself."""
         return 0
 
     def stored_bytes(self) -> float:

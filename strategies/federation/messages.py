@@ -74,7 +74,8 @@ class Messages:
         personal_bytes = 0
         chosen = privacy.sample(method.roster, server_round) if privacy else method.select_users(server_round)
         for node, users in method.roster.by_node(chosen):
-            personal = method.personal(users)
+            addressed = method.addressed(users)
+            personal = method.personal(users if addressed is None else users[addressed])
             personal_bytes += payload_bytes(personal)
             request = TrainRequest(
                 series=method.series,
@@ -88,6 +89,8 @@ class Messages:
                 weights=method.weights(users),
                 reports=tuple(self._reports),
                 clip=privacy.clip_to_send() if privacy else 0.0,
+                addressed=addressed,
+                telling=method.telling(users),
             )
             most = most_train_bytes(returning, method.update, len(users), self._reports, cells)
             self.sent.append(Sent(_message(request.encode(), node, TRAIN, server_round), users, most))
@@ -174,7 +177,8 @@ class Messages:
         evaluation = self._evaluation = self._evaluation or Evaluation(method)
         personal_bytes = 0
         for node, users in method.roster.by_node(evaluation.parts.pop(0)):
-            personal = method.personal_to_evaluate(users)
+            addressed = method.addressed_to_evaluate(users)
+            personal = method.personal_to_evaluate(users if addressed is None else users[addressed])
             personal_bytes += payload_bytes(personal)
             request = EvaluateRequest(
                 series=method.series,
@@ -184,6 +188,7 @@ class Messages:
                 shared=dict(method.meant_for(shared, users)),
                 personal=personal,
                 reports=tuple(self._reports),
+                addressed=addressed,
             )
             most = most_evaluate_bytes(len(users), self._reports)
             self.sent.append(Sent(_message(request.encode(), node, EVALUATE, server_round), users, most))

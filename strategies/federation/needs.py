@@ -34,7 +34,7 @@ def memory_needed(strategy: Hooks) -> float:
     chosen, evaluated = strategy.users_per_round(), strategy.evaluation_bytes()
     shared, own, kept = bytes_of(strategy.traveling(roster.specs)), strategy.personal_bytes(), strategy.kept_bytes()
     sent = roster.nodes * shared
-    base = kept + _COPIES * shared + sent
+    base = kept + strategy.held_bytes() + _COPIES * shared + sent
     replies = _REPLY_COPIES * reply_bytes(strategy)
     working = strategy.working_bytes() + robust_bytes(config, chosen, reply_bytes(strategy))
     moments = [base + chosen * own + replies + working, base + evaluated]

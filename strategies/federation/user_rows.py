@@ -55,8 +55,21 @@ class UserRows:
         self._filled = np.zeros(1, bool)
         self._begun = self._forgetting = False
 
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """[n] who has rows of its own."""
+        return self.places > 0
+
+    def to_change(self, name: str, users: Indices) -> Array:
+        """As `read`, to be changed in place and then given to `write`."""
+        return self.read(name, users)
+
+    def room(self, name: str, users: Indices) -> Array:
+        """[k, …] room for other rows, whatever stands in it, then to be given to `write`: their rows may be lost."""
+        return np.empty((len(users), *self._initial[name].shape), np.float32)
+
     def read(self, name: str, users: Indices) -> Array:
-        """The rows of these users in one array, [k, …].
+        """The rows of these users in one array, [k, …]; not to be changed.
 
         Raises:
             StateError: a file is missing or damaged.
@@ -85,6 +98,10 @@ class UserRows:
             self._checked[name][users] = True
         self.places[users] = places
         self._note_filled(places)
+
+    def drop(self, users: Indices) -> None:
+        """These users have what all start from; what lies in the files stays there until its place is wanted."""
+        self.places[users] = 0
 
     def users_joined(self, count: int) -> None:
         """So many users stand at the end, who have what all start from."""

@@ -64,3 +64,20 @@ def test_a_sum_of_some_rows_is_added_to_those():
     np.testing.assert_array_equal(total, [[2.0], [1.0], [3.0]])
     PackedArray(None, np.array([[1.0], [1.0], [1.0]])).add_to(total, 2.0)
     np.testing.assert_array_equal(total, [[4.0], [3.0], [5.0]])
+
+
+@given(changes, st.booleans(), st.sampled_from([1.0, 2.0]), st.sampled_from([(WIDTH,), ()]), st.data())
+def test_changes_are_added_to_tables_where_they_lie(touched, by_rows, factor, shape, data):
+    """Of some users who follow one another; a bias has no third axis."""
+    packed, whole = packed_and_whole(touched, by_rows)
+    if shape == ():
+        packed, whole = PackedRows(packed.indptr, packed.rows, packed.values[..., 0].copy()), whole[..., 0]
+    begin = data.draw(st.integers(0, len(touched)))
+    users = slice(begin, data.draw(st.integers(begin, len(touched))))
+    tables = np.ones((len(touched), ITEMS, *shape), np.float32)
+    part = tables[users]
+    changed = packed.add_to_each(part, users, factor)
+    np.testing.assert_array_equal(part, np.float32(1) + np.float32(factor) * whole[users])
+    assert (tables[: users.start] == 1).all()
+    assert (tables[users.stop :] == 1).all()
+    assert changed.size == (part.size if not by_rows else sum(map(len, touched[users])) * (WIDTH if shape else 1))

@@ -6,7 +6,7 @@ import torch
 
 from bouquet.config import ModelOptions, RunConfig
 from bouquet.errors import WireError
-from bouquet.methods.fedca import FedCAOptions
+from bouquet.methods.fedca import FedCAOptions, interpolate, interpolate_some
 from bouquet.ragged import Ragged
 from bouquet.randomness import SeededDraws, laplace, streams, user_keys
 from client_app.personalization import fedca
@@ -45,6 +45,36 @@ def test_interpolation_by_hand():
     assert (started.own["item_embedding"][1] == 8).all()
     assert started.reported == {"item_embedding"}
     assert (own == 4).all(), "what is on the disk is not changed"
+
+
+def test_who_was_not_mixed_goes_on_with_its_own_table():
+    """rho = 0.75 and an aggregate of 8 for the second user alone: 4, 0.75 * 4 + 0.25 * 8 = 5, 4; the third is new."""
+    own = {
+        name: np.full((3, *shape), 4.0, np.float32)
+        for name, shape in (("item_embedding", (3, 2)), ("user_embedding", (2,)))
+    }
+    given = Given({}, own, addressed=np.array([1]))
+    personal = {"item_embedding": np.full((1, 3, 2), 8.0, np.float32)}
+    for rho, mixed in ((0.75, 5), (0.0, 8)):
+        own["item_embedding"] = np.full((3, 3, 2), 4.0, np.float32)
+        started = method(fedca_rho=rho, fedca_mix_fraction=0.5).start(given, personal, np.array([False, False, True]))
+        assert started.own["item_embedding"][:, 0, 0].tolist() == [4, mixed, 4]
+        assert started.reported == {"item_embedding"}
+    new = method(fedca_mix_fraction=0.5).start(given, personal, np.array([False, True, False]))
+    assert new.own["item_embedding"][:, 0, 0].tolist() == [4, 8, 4]
+    with pytest.raises(WireError, match=r"should be float32 \[3, 3, 2\]"):
+        method(fedca_proximal=0.1).start(given, personal, np.array([False, False, False]))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
+def test_interpolation_in_place_is_the_same_to_the_bit(rho):
+    random = np.random.default_rng(0)
+    tables, aggregates = random.normal(size=(2, 4, 9, 5)).astype(np.float32)
+    first = np.array([False, True, False, False])
+    expected = interpolate(tables, aggregates, rho)
+    expected[first], expected[2] = aggregates[first], tables[2]
+    interpolate_some(tables, np.array([0, 1, 3]), aggregates[[0, 1, 3]], rho, first)
+    np.testing.assert_array_equal(tables, expected)
 
 
 def test_a_device_recommends_with_the_mixture_or_with_what_it_trained():

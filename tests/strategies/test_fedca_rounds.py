@@ -10,6 +10,9 @@ from bouquet.config import RunConfig
 from bouquet.errors import ConfigError
 from bouquet.methods.fedca import FedCAOptions
 from bouquet.reporting.run_directory import RunDirectory
+from bouquet.testing import Recording, assert_equal_runs
+from bouquet.wire import TRAIN
+from strategies.fedca_strategy import FedCA
 from strategies.fedca_variants import component_similarity, drawn_weights, largest_weights
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
@@ -59,6 +62,70 @@ def test_the_server_knows_the_tables_that_devices_have(tmp_path, backbone, fract
         trained = checkpoint.versions[order] > 0
         found = checkpoint.extra[f"table/{name}"][order]
         np.testing.assert_allclose(found[trained], stored[trained], rtol=0, atol=1e-6)
+
+
+FEW = {"strategy": "fedca", "fedca_mix_fraction": 0.3, "num_server_rounds": 4, "checkpoint_every": 2}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"fraction_train": 0.5}, {"fedca_rho": 0.0}, {"fedca_evaluate": "trained"}, {"backbone": "ncf"}]
+)
+def test_a_table_that_a_device_has_is_not_sent(tmp_path, monkeypatch, options):
+    """Three tenths of the users are mixed: who is not goes on as if its own table had come back to it."""
+    settings = small_settings(tmp_path, **FEW, **options)
+    found = run_here(tmp_path / "few", settings, 2)
+    monkeypatch.setattr(FedCA, "_sends_to_all", True)
+    everybody = run_here(tmp_path / "all", settings, 2)
+    np.testing.assert_allclose(tables_of(found, "table"), tables_of(everybody, "table"), rtol=0, atol=1e-6)
+    assert found.read_summary()["test"] == everybody.read_summary()["test"]
+    lines = [run.rounds() for run in (found, everybody)]
+    assert lines[0][0]["bytes"]["down_per_user"] == lines[1][0]["bytes"]["down_per_user"]
+    if not options:  # 12 of 40 were mixed in the round before
+        assert lines[0][1]["bytes"]["down_per_user"] == 12 / 40 * lines[1][1]["bytes"]["down_per_user"] == 12 / 40 * 960
+        assert lines[0][1]["bytes"]["evaluation"]["down_per_user"] == 12 / 40 * 960
+
+
+def test_the_server_knows_the_tables_of_those_who_are_not_mixed(tmp_path):
+    settings = small_settings(tmp_path, **FEW)
+    checkpoint = last_checkpoint(run_here(tmp_path / "run", settings, 1))
+    folder = next((tmp_path / "run" / "nodes").glob("*/node-0-of-1"))
+    index = load_file(folder / "index.safetensors")
+    newest, order = index["rounds"].argmax(axis=0), np.searchsorted(checkpoint.users, index["users"])
+    stored = np.load(folder / "item_embedding.npy")[newest, np.arange(len(newest))]
+    np.testing.assert_allclose(checkpoint.extra["table/item_embedding"][order], stored, rtol=0, atol=1e-6)
+
+
+def test_who_is_not_mixed_tells_nothing_of_its_items(tmp_path):
+    """12 of 40 users are mixed in a round; the singular vectors of the others are zeros."""
+    log = []
+    run_here(tmp_path / "run", small_settings(tmp_path, **FEW), 2, Recording, log=log)
+    told = [
+        reply.content["reports"]["features"].numpy() for message, reply in log if message.metadata.message_type == TRAIN
+    ]
+    for first, second in zip(told[::2], told[1::2], strict=True):
+        features = np.concatenate([first, second])
+        assert len(features) == 40
+        assert (np.abs(features).max(axis=(1, 2)) > 0).sum() == 12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fedca_mix_fraction": 0.3},
+        {"fedca_mix_all_users": True, "fraction_train": 0.5},
+        {"fedca_server_learning_rate": 2.0},
+    ],
+)
+def test_tables_in_memory_and_in_files_are_the_same(tmp_path, monkeypatch, options):
+    """And a run that is resumed has them from its checkpoint."""
+    settings = small_settings(tmp_path, **{"strategy": "fedca", "evaluate_every": 2, "checkpoint_every": 2, **options})
+    held = run_here(tmp_path / "held", settings | {"num-server-rounds": 4}, 2)
+    run_here(tmp_path / "parts", settings | {"num-server-rounds": 2}, 2)
+    parts = run_here(tmp_path / "parts", settings | {"num-server-rounds": 4, "resume": str(tmp_path / "parts")}, 2)
+    assert_equal_runs(parts, held)
+    monkeypatch.setattr("strategies.fedca_strategy.HELD_BYTES", 0)
+    assert_equal_runs(run_here(tmp_path / "files", settings | {"num-server-rounds": 4}, 2), held)
 
 
 def test_with_noise_the_server_has_noisy_tables_and_devices_keep_their_own(tmp_path):
