@@ -116,7 +116,7 @@ def _add_squares(memory, at, size, width, squares):
 def _by_lengths(outer, squares_e, squares_v, factor, straight_e, straight_v):
     """K of directions: from K to what tables are multiplied with, a_j b_k R_jk f, and what they get of themselves.
 
-    With a_j and b_k one over the lengths of columns, R_jk = a_j b_k K_jk. Of itself column j of E gets f a_j² Σ_k R_jk².
+    With a_j and b_k one over the lengths of columns, R_jk = a_j b_k K_jk; column j of E gets f a_j² Σ_k R_jk² of it.
     """
     width, tiny = len(squares_e), outer.dtype.type(_TINY * _TINY)
     straight_e[:], straight_v[:] = 0, 0
