@@ -41,7 +41,7 @@ class SumCollector:
             add_rows(self.sums[name], changes.rows, values, weights)
             self.touched[name][changes.rows.values] = True
         for name, values in changes.dense.items():
-            self.sums[name] += np.tensordot(weights, values, axes=1)
+            add_whole(self.sums[name], values, weights)
 
     def reply(self, users: Words, kept: NDArray[np.int64]) -> TrainReply:
         """The update of all added users.
@@ -143,6 +143,14 @@ def add_rows(
     ordered = rows.values[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     table[ordered[starts]] += np.add.reduceat(scaled[order], starts, axis=0)
+
+
+def add_whole(total: NDArray[np.float64], values: NDArray[np.floating], weights: NDArray[np.float64]) -> None:
+    """total += Σ_u weights[u] values[u], of values [c, …], without a copy of them in float64 where there is numba."""
+    if (code := row_kernels()) is not None and total.size:
+        code.add_whole(total.reshape(-1), np.ascontiguousarray(values).reshape(len(values), total.size), weights)
+    else:
+        total += np.tensordot(weights, values, axes=1)
 
 
 def _bytes_alone(changes: Changes, specs: Specs) -> NDArray[np.int64]:

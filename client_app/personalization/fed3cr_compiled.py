@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +30,8 @@ def fits(options: Fed3CROptions, network: TransferNetwork | None, task: LocalTas
     plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
     plain = plain and not any(task.decay(name) for name in task.trained)
     printed = options.fed3cr_consistency == "ranking" or options.fed3cr_beta_a == 0
-    printed = printed and (options.fed3cr_complementarity == "orthogonality" or options.fed3cr_beta_o == 0)
+    orthogonal = options.fed3cr_complementarity in ("orthogonality", "cosines")
+    printed = printed and (orthogonal or options.fed3cr_beta_o == 0)
     enhanced = (network is not None or options.fed3cr_enhancement == "none") and method.whole_table
     alone = task.backbone.kernel == "mf" and not others and not task.reported
     return plain and printed and enhanced and alone and task.specs[PERSONAL].shape[1] % 4 == 0
@@ -70,10 +70,11 @@ def _train(
     liked = [np.unique(all_liked.row(user)) for user in range(count)]
     liked_indptr = np.concatenate([[0], np.cumsum([len(rows) for rows in liked])]).astype(np.int64)
 
-    flat = FlatNetwork(network, task.shared, dtype)
+    flat, cosines = FlatNetwork(network, task.shared, dtype), options.fed3cr_complementarity == "cosines"
     vectors = task.private["user_embedding"][users].astype(dtype)
     own = task.private[PERSONAL][users].astype(dtype)
-    of_consensus, of_network = np.empty((count, m, d), dtype), np.empty((count, len(flat.theta)), dtype)
+    of_consensus = np.empty((count, m, d), dtype)
+    of_weights, of_biases = (np.empty(count * sum(sizes), dtype) for sizes in flat.sizes)
     losses, steps = np.empty(count), np.empty(count, np.int64)
     rates = [task.rate(name) for name in (table, PERSONAL, "user_embedding")]
     arguments = (
@@ -92,9 +93,11 @@ def _train(
         task.options.batch_size,
         np.array([*rates, task.rate(flat.names[0]) if network else 0.0]).astype(dtype),
         np.array([options.fed3cr_beta_a, 2 * options.fed3cr_beta_o / d]).astype(dtype),
-        1.0 if options.fed3cr_literal_scale else float(m),
+        1.0 if options.fed3cr_literal_scale or cosines else float(m),
+        cosines and options.fed3cr_beta_o > 0,
         of_consensus,
-        of_network,
+        of_weights,
+        of_biases,
         losses,
         steps,
     )
@@ -113,6 +116,5 @@ def _train(
         steps=steps,
     )
     changes.by_item[table] = of_consensus.reshape(count * m, d)
-    for name, shape, (begin, stop) in zip(flat.names, flat.shapes, pairwise(flat.begins), strict=True):
-        changes.dense[name] = of_network[:, begin:stop].reshape(count, *shape)
+    changes.dense.update(flat.by_name(of_weights, of_biases, count))
     return changes

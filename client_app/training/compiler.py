@@ -32,6 +32,7 @@ _MODULES = (
     "kernels_mixed",
     "kernels_transfer",
     "kernels_enhanced",
+    "kernels_constraints",
     "kernels_views",
     "kernels_normals",
 )

@@ -28,7 +28,7 @@ from .kernels import (
     _slopes,
     _store,
 )
-from .kernels_transfer import _KEPT, _add, _back, _changes, _dot, _hidden, _matrix
+from .kernels_transfer import _KEPT, _add, _add_steps, _back, _dot, _layers, _matrix, _pull, _store_network
 
 _compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
@@ -71,17 +71,16 @@ def train_enhanced(
     hidden, inputs = signal_at[layers], widths[layers - 1]
     last = hidden - inputs
     signals, slopes_of = np.zeros(hidden, dtype), np.zeros(hidden, dtype)
-    seen, deltas = np.zeros((_KEPT, hidden), dtype), np.zeros((_KEPT, hidden), dtype)
+    seen, deltas = np.zeros((_KEPT, hidden), dtype), np.zeros((_KEPT, hidden + d * d), dtype)
     before_p, before_s = np.zeros((_KEPT, d), dtype), np.zeros((_KEPT, d), dtype)
     matrix, pulled = np.zeros(d * d, dtype), np.zeros((inputs, d), dtype)
-    outers = np.zeros((_KEPT, max(np.max(widths[1:]), 1)), dtype)
     q, s, of_p, own_network = np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(0, dtype)
     scale, none = np.empty(1, dtype), dtype.type(0)
     for user in range(begin, end):
         mine = rows[row_indptr[user] : row_indptr[user + 1]]
         here = place[sample_indptr[user] : sample_indptr[user + 1]]
         p, size, rated, step, kept = vectors[user], len(here), len(mine), 0, 0
-        columns, base, copied = memory[: rated * d].reshape((d, rated)), network, False
+        columns, base, settled = memory[: rated * d].reshape((d, rated)), network, False
         likes[:rated], positives[:rated], samples[:rated], losses[user] = 0, 0, 0, np.nan
         for i in range(num_positives[user]):
             likes[here[i]] = 1
@@ -106,19 +105,17 @@ def train_enhanced(
                     _count(here, order, start, stop, num_positives[user], positives, samples, listed)
                 step += 1
                 if kept == _KEPT:
-                    if not copied:
-                        own_network, copied = network.copy(), True
-                    for layer in range(layers):
-                        at, outputs = weight_at[layer], widths[layer + 1]
-                        _changes(
-                            widths, signal_at, rates[2], seen, deltas, before_p, before_s, kept, layer, True,
-                            own_network[at : at + widths[layer] * outputs],
-                            own_network[bias_at[layer] : bias_at[layer] + outputs], outers,
-                        )  # fmt: skip
+                    if not settled:
+                        own_network, settled = network.copy(), True
+                    _add_steps(
+                        widths, weight_at, bias_at, signal_at, rates[2], seen, deltas, kept, own_network
+                    )  # fmt: skip
                     base, kept = own_network, 0
                 for k in range(d):
                     signals[d + k] = _dot(likes[:rated], columns[k])
-                _hidden(base, widths, weight_at, bias_at, signal_at, signals, rates[2], seen, deltas, kept)
+                _layers(
+                    base, widths, weight_at, bias_at, signal_at, signals, rates[2], seen, deltas, kept, layers - 1
+                )  # fmt: skip
                 _matrix(
                     base, weight_at[layers - 1], bias_at[layers - 1], signals[last:], p, identity, rates[2],
                     seen[:, last:], before_p, before_s, kept, matrix, pulled,
@@ -135,33 +132,26 @@ def train_enhanced(
                 _sgd_by_columns(columns, q, slopes[:rated], rates[0], dtype.type(1), s)
                 for j in range(d):
                     of_p[j] = _dot(matrix[j * d : (j + 1) * d], s)
+                _pull(
+                    signals[last:], rates[2], seen[:, last:], before_p, before_s, kept, pulled, p, s, slopes_of[last:]
+                )  # fmt: skip
                 _back(
-                    base, widths, weight_at, signal_at, signals, rates[2], seen, deltas, before_p, before_s, kept,
-                    pulled, p, s, slopes_of,
+                    base, widths, weight_at, signal_at, signals, rates[2], seen, deltas, kept, layers - 1, d, slopes_of
                 )  # fmt: skip
                 for k in range(d):
                     if slopes_of[d + k] != none:
                         _add(columns[k], -rates[0] * slopes_of[d + k], likes[:rated])
-                seen[kept], deltas[kept], before_p[kept], before_s[kept] = signals, slopes_of, p, s
+                seen[kept], deltas[kept, :hidden], before_p[kept], before_s[kept] = signals, slopes_of, p, s
+                for j in range(d):
+                    for k in range(d):
+                        deltas[kept, hidden + j * d + k] = p[j] * s[k]
                 kept += 1
                 _add(p, -rates[1], of_p)
             if with_loss:
                 losses[user] = loss / size
         steps[user] = step
         _store(columns.T, origin, mine, True, changes[row_indptr[user] : row_indptr[user + 1]])
-        weights_at, biases_at = 0, 0
-        for layer in range(layers):
-            outputs = widths[layer + 1]
-            numbers = widths[layer] * outputs
-            weights = of_weights[weights_at + user * numbers : weights_at + (user + 1) * numbers]
-            bias = of_biases[biases_at + user * outputs : biases_at + (user + 1) * outputs]
-            if copied:
-                at = weight_at[layer]
-                weights[:] = own_network[at : at + numbers] - network[at : at + numbers]
-                bias[:] = own_network[bias_at[layer] : bias_at[layer] + outputs]
-                bias -= network[bias_at[layer] : bias_at[layer] + outputs]
-            _changes(
-                widths, signal_at, rates[2], seen, deltas, before_p, before_s, kept, layer, copied, weights, bias,
-                outers,
-            )  # fmt: skip
-            weights_at, biases_at = weights_at + count * numbers, biases_at + count * outputs
+        _store_network(
+            widths, weight_at, bias_at, signal_at, rates[2], seen, deltas, kept, network, settled, own_network, user,
+            count, of_weights, of_biases,
+        )  # fmt: skip

@@ -4,7 +4,7 @@ With C the user's copy of the consensus, V its own table, W its transfer matrix,
 step computes
 
     z_r = p · (E_r + V_r),    c_r = ((a_r + b_r) σ(z_r) - a_r) / N          as in `kernels`
-    K = Eᵀ V                                                                 eq. 17
+    K = Eᵀ V                                                                 eq. 17, or of columns' directions
     s_r, t_r = cos(p^P, V_r), cos(W p^G, E_r),    P, Q = softmax s, softmax t   eq. 15
     G^E = c pᵀ + ∂L_a/∂E + V Kᵀ f,    G^V = c pᵀ + ∂L_a/∂V + E K f,    f = 2 β_o / (d · divisor²)
     ∂L/∂W = G^Eᵀ C + (∂L/∂(W p^G)) p^Gᵀ,    ∂L/∂C = G^E W and what the prototypes get
@@ -18,21 +18,28 @@ and compiled with the kernels beside it (see `compiler`). Every user writes to i
 
 from __future__ import annotations
 
-import math
-
 import numba
 import numpy as np
 
 from .kernels import _FAST, _exponentials, _log1p, _order
+from .kernels_constraints import (
+    _add_squares,
+    _begin_gradient,
+    _by_cosines,
+    _by_lengths,
+    _direction,
+    _look,
+    _pull_rankings,
+    _rank,
+)
 from .kernels_ncf import _ROWS, _STRIDE, _add_outer, _add_product
+from .kernels_transfer import _KEPT, _add_steps, _back, _layers, _store_network
 
 _compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 # What a tile holds: the consensus, the user's own table, the enhanced one.
 _C, _V, _E = 0, 1, 2
 _GROUPS = 3
-# Rows shorter than this have no direction.
-_TINY = 1e-8
 
 
 @_compile
@@ -83,124 +90,10 @@ def _add_to(memory, group, width, items, values):
 
 
 @_compile
-def _direction(vector, out):
-    """out = vector / its length, which is returned."""
-    total = 0.0
-    for k in range(len(vector)):
-        total += vector[k] * vector[k]
-    length = max(math.sqrt(total), _TINY)
-    for k in range(len(vector)):
-        out[k] = vector[k] / length
-    return length
-
-
-@_compile
-def _network(weights, widths, weight_at, bias_at, signals, signal_at):
-    """Layers of a fully connected network, rectified between them: signals of all of them, the first being given."""
-    zero = weights.dtype.type(0)
-    for layer in range(len(widths) - 1):
-        source, target, outputs = signal_at[layer], signal_at[layer + 1], widths[layer + 1]
-        signals[target : target + outputs] = weights[bias_at[layer] : bias_at[layer] + outputs]
-        for k in range(widths[layer]):
-            value, start = signals[source + k], weight_at[layer] + k * outputs
-            if value != zero:
-                for j in range(outputs):
-                    signals[target + j] += value * weights[start + j]
-        if layer < len(widths) - 2:
-            for j in range(outputs):
-                signals[target + j] = max(signals[target + j], zero)
-
-
-@_compile
-def _network_step(weights, widths, weight_at, bias_at, signals, signal_at, deltas, rate):
-    """From ∂L/∂output, the last of `deltas`, to ∂L/∂input, its first; weights take a step of SGD on the way."""
-    zero = weights.dtype.type(0)
-    for layer in range(len(widths) - 2, -1, -1):
-        source, target, outputs = signal_at[layer], signal_at[layer + 1], widths[layer + 1]
-        for k in range(widths[layer]):
-            start, step, total = weight_at[layer] + k * outputs, rate * signals[source + k], zero
-            for j in range(outputs):
-                weight = weights[start + j]
-                total += weight * deltas[target + j]
-                weights[start + j] = weight - step * deltas[target + j]
-            deltas[source + k] = zero if layer > 0 and signals[source + k] <= zero else total
-        for j in range(outputs):
-            weights[bias_at[layer] + j] -= rate * deltas[target + j]
-
-
-@_compile
-def _look(memory, at, size, width, direction, norms, cosines):
-    """Lengths of the rows of one table of a tile, and their cosines with a direction."""
-    tiny = memory.dtype.type(_TINY)
-    norms[:size], cosines[:size] = 0, 0
-    for k in range(np.uint64(width)):
-        begin, factor = at + k * _STRIDE, direction[k]
-        for i in range(size):
-            value = memory[begin + i]
-            norms[i] += value * value
-            cosines[i] += factor * value
-    for i in range(size):
-        norms[i] = max(np.sqrt(norms[i]), tiny)
-        cosines[i] /= norms[i]
-
-
-@_compile
-def _rank(cosines, small, exponents, powers, spare, ranking, log):
-    """The softmax of cosines, and its logarithm: eq. 15. As cos <= 1, exp(cos - 1) is that of no positive number."""
-    one, count = cosines.dtype.type(1), len(cosines)
-    for i in range(count):
-        spare[i] = one - cosines[i]
-    _exponentials(spare, count, small, exponents, powers)
-    total = 0.0
-    for i in range(count):
-        total += small[i]
-    share, shift = cosines.dtype.type(1.0 / total), cosines.dtype.type(1.0 + math.log(total))
-    for i in range(count):
-        ranking[i] = small[i] * share
-        log[i] = cosines[i] - shift
-
-
-@_compile
-def _pull_rankings(ranking, other, log, weight, slopes):
-    """slopes = β_a ∂L_a/∂cosines of one view: - ½ P (log Q - Σ P log Q) - ½ (Q - P), times the weight."""
-    mean, half = 0.0, ranking.dtype.type(-0.5) * weight
-    for i in range(len(ranking)):
-        mean += ranking[i] * log[i]
-    centre = ranking.dtype.type(mean)
-    for i in range(len(ranking)):
-        slopes[i] = half * (ranking[i] * (log[i] - centre) + other[i] - ranking[i])
-
-
-@_compile
-def _by_cosines(slopes, norms, cosines, base, size, per_row, along):
-    """Of ∂L/∂cos: what a row gets of the direction, and of itself; returns Σ ∂L/∂cos · cos."""
-    total = slopes.dtype.type(0)
-    for i in range(size):
-        slope, norm, cosine = slopes[base + i], norms[base + i], cosines[base + i]
-        per_row[i] = slope / norm
-        along[i] = slope * cosine / (norm * norm)
-        total += slope * cosine
-    return total
-
-
-@_compile
-def _begin_gradient(memory, at, size, width, slopes, p, per_row, direction, along, target, to, towards):
-    """target = c pᵀ + per_row directionᵀ - along table of one tile; towards += Σ per_row table."""
-    for k in range(np.uint64(width)):
-        begin, out, total = at + k * _STRIDE, to + k * _STRIDE, p.dtype.type(0)
-        mine, way = p[k], direction[k]
-        for i in range(size):
-            value = memory[begin + i]
-            target[out + i] = slopes[i] * mine + per_row[i] * way - along[i] * value
-            total += per_row[i] * value
-        towards[k] += total
-
-
-@_compile
 def train_views(
     begin, end, sample_indptr, num_positives, items, liked_indptr, liked, consensus, own, vectors, network, widths,
-    weight_at, bias_at, signal_at, identity, stream, epochs, batch_size, rates, weights, divisor, of_consensus,
-    of_network, losses, steps,
+    weight_at, bias_at, signal_at, identity, stream, epochs, batch_size, rates, weights, divisor, by_cosines,
+    of_consensus, of_weights, of_biases, losses, steps,
 ):  # fmt: skip
     """Train users begin … end - 1; `own` [k, m, d] and `vectors` [k, d] change in place.
 
@@ -213,8 +106,9 @@ def train_views(
         identity: 1 where W has the identity added to what the network says, else 0.
         stream: [k] keyed stream of the batch order.
         rates: of C, V, p and θ; weights: β_a and 2 β_o / d; of the tables' type.
-        divisor: what K is divided by.
-        of_consensus: [k, m, d] receives what training changed in C, of_network: [k, …] in θ.
+        divisor: what K is divided by; by_cosines: whether by the lengths of columns instead.
+        of_consensus: [k, m, d] receives what training changed in C, of_weights and of_biases in θ, as in
+            `kernels_transfer`.
         losses: [k] receives the mean loss of the last epoch's samples, steps: [k] the number of steps taken.
     """
     m, d, dtype = consensus.shape[0], consensus.shape[1], consensus.dtype
@@ -227,14 +121,19 @@ def train_views(
     memory = np.zeros(tiles * _GROUPS * d * np.int64(_STRIDE), dtype)
     spare = np.zeros(2 * d * np.int64(_STRIDE), dtype)
     of_e, of_v = np.uint64(0), width * _STRIDE
-    theta = np.empty(len(network), dtype)
-    signals, deltas = np.zeros(signal_at[-1] + widths[-1], dtype), np.zeros(signal_at[-1] + widths[-1], dtype)
+    layers, total = len(widths) - 1, signal_at[-1] + widths[-1]
+    signals, deltas = np.zeros(total, dtype), np.zeros(total, dtype)
+    kept_signals, kept_deltas = np.zeros((_KEPT, total), dtype), np.zeros((_KEPT, total), dtype)
+    own_network = np.zeros(0, dtype)
     matrix, scaled, outer, slope_of_matrix = (
         np.zeros(d * d, dtype), np.zeros(d * d, dtype), np.zeros(d * d, dtype), np.zeros(d * d, dtype)
     )  # fmt: skip
     by_rows, by_columns = np.zeros(d * d, dtype), np.zeros(d * d, dtype)
     centre, own_centre, moved = np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(d, dtype)
     way_e, way_v, towards_e, towards_v = (
+        np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(d, dtype)
+    )  # fmt: skip
+    squares_e, squares_v, straight_e, straight_v = (
         np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(d, dtype)
     )  # fmt: skip
     of_p, of_centre, of_own_centre = np.zeros(d, dtype), np.zeros(d, dtype), np.zeros(d, dtype)
@@ -257,11 +156,11 @@ def train_views(
     for user in range(begin, end):
         here = items[sample_indptr[user] : sample_indptr[user + 1]]
         mine = liked[liked_indptr[user] : liked_indptr[user + 1]]
-        p, size, step, loss = vectors[user], len(here), 0, 0.0
+        p, size, step, loss, kept = vectors[user], len(here), 0, 0.0, 0
+        base_network, settled = network, False
         losses[user] = np.nan
         _load(consensus, memory, tiles, sizes, _C, d)
         _load(own[user], memory, tiles, sizes, _V, d)
-        theta[:] = network
         for i in range(size):
             order[i] = i
         for epoch in range(epochs if size > 0 else 0):
@@ -283,7 +182,17 @@ def train_views(
                 moved[:] = centre
                 if has_network:
                     signals[:d], signals[d : 2 * d] = centre, own_centre
-                    _network(theta, widths, weight_at, bias_at, signals, signal_at)
+                    if kept == _KEPT:
+                        if not settled:
+                            own_network, settled = network.copy(), True
+                        _add_steps(
+                            widths, weight_at, bias_at, signal_at, rate_n, kept_signals, kept_deltas, kept, own_network
+                        )
+                        base_network, kept = own_network, 0
+                    _layers(
+                        base_network, widths, weight_at, bias_at, signal_at, signals, rate_n, kept_signals,
+                        kept_deltas, kept, layers,
+                    )  # fmt: skip
                     matrix[:] = signals[signal_at[-1] : signal_at[-1] + d * d]
                     for k in range(d):
                         matrix[k * d + k] += identity
@@ -294,7 +203,7 @@ def train_views(
                     scaled[:] = -rate_c * matrix
                 length_e, length_v = _direction(moved, way_e), _direction(own_centre, way_v)
                 # Both views, row by row.
-                outer[:] = 0
+                outer[:], squares_e[:], squares_v[:] = 0, 0, 0
                 for tile in range(tiles):
                     rows, base = sizes[tile], tile * _ROWS
                     at_c, at_v = _place(tile, _C, d), _place(tile, _V, d)
@@ -314,6 +223,9 @@ def train_views(
                             part[i] += mass * (memory[first + i] + memory[second + i])
                     if factor > 0:
                         _add_outer(outer, none, width, width, memory, at_e, memory, at_v, rows)
+                    if by_cosines:
+                        _add_squares(memory, at_e * _STRIDE, rows, d, squares_e)
+                        _add_squares(memory, at_v * _STRIDE, rows, d, squares_v)
                 # Slopes of all losses.
                 _exponentials(logits, m, small, exponents, powers)
                 for i in range(m):
@@ -329,10 +241,14 @@ def train_views(
                     _rank(cos_v, small, exponents, powers, line, rank_v, log_v)
                     _pull_rankings(rank_e, rank_v, log_v, weights[0], slope_e)
                     _pull_rankings(rank_v, rank_e, log_e, weights[0], slope_v)
+                if by_cosines:
+                    _by_lengths(outer, squares_e, squares_v, factor, straight_e, straight_v)
+                else:
+                    outer *= factor
                 for j in range(d):
                     for k in range(d):
-                        by_rows[j * d + k] = factor * outer[j * d + k]
-                        by_columns[k * d + j] = factor * outer[j * d + k]
+                        by_rows[j * d + k] = outer[j * d + k]
+                        by_columns[k * d + j] = outer[j * d + k]
                 # Gradients, and new tables.
                 towards_e[:], towards_v[:], of_p[:], slope_of_matrix[:] = 0, 0, 0, 0
                 along_e, along_v = dtype.type(0), dtype.type(0)
@@ -348,11 +264,35 @@ def train_views(
                         of_p[k] += total
                     along_e += _by_cosines(slope_e, norm_e, cos_e, np.uint64(base), rows, per_row, along)
                     _begin_gradient(
-                        memory, at_e * _STRIDE, rows, d, here_slopes, p, per_row, way_e, along, spare, of_e, towards_e
+                        memory,
+                        at_e * _STRIDE,
+                        rows,
+                        d,
+                        here_slopes,
+                        p,
+                        per_row,
+                        way_e,
+                        along,
+                        straight_e,
+                        spare,
+                        of_e,
+                        towards_e,
                     )
                     along_v += _by_cosines(slope_v, norm_v, cos_v, np.uint64(base), rows, per_row, along)
                     _begin_gradient(
-                        memory, at_v * _STRIDE, rows, d, here_slopes, p, per_row, way_v, along, spare, of_v, towards_v
+                        memory,
+                        at_v * _STRIDE,
+                        rows,
+                        d,
+                        here_slopes,
+                        p,
+                        per_row,
+                        way_v,
+                        along,
+                        straight_v,
+                        spare,
+                        of_v,
+                        towards_v,
                     )
                     if factor > 0:
                         # G^E_j += Σ_l K_jl V_l and G^V_l += Σ_j K_jl E_j, both times f.
@@ -378,7 +318,12 @@ def train_views(
                     for j in range(d):
                         for k in range(d):
                             deltas[last_layer + j * d + k] = slope_of_matrix[j * d + k] + of_centre[j] * centre[k]
-                    _network_step(theta, widths, weight_at, bias_at, signals, signal_at, deltas, rate_n)
+                    _back(
+                        base_network, widths, weight_at, signal_at, signals, rate_n, kept_signals, kept_deltas, kept,
+                        layers, 0, deltas,
+                    )  # fmt: skip
+                    kept_signals[kept], kept_deltas[kept] = signals, deltas
+                    kept += 1
                     for k in range(d):
                         total = deltas[k]
                         for j in range(d):
@@ -400,4 +345,7 @@ def train_views(
         steps[user] = step
         _store(memory, tiles, sizes, _C, d, consensus, of_consensus[user])
         _store(memory, tiles, sizes, _V, d, nothing, own[user])
-        of_network[user] = theta - network
+        _store_network(
+            widths, weight_at, bias_at, signal_at, rate_n, kept_signals, kept_deltas, kept, network, settled,
+            own_network, user, len(vectors), of_weights, of_biases,
+        )  # fmt: skip

@@ -22,6 +22,17 @@ def add_weighted(table, indptr, rows, values, weights):
 
 
 @_compile
+def add_whole(total, values, weights):
+    """total += Σ_u weights[u] values[u], of values [k, n]; total [n] in float64."""
+    for begin in range(0, len(total), 1024):  # stays in the first cache while the users come by
+        part = total[begin : begin + 1024]
+        for user in range(len(weights)):
+            weight, added = weights[user], values[user, begin : begin + 1024]
+            for j in range(len(part)):
+                part[j] += weight * added[j]
+
+
+@_compile
 def take_own(tables, users, indptr, rows, out):
     """out[i] = tables[users[u], rows[i]] for the rows i of every user u; tables [n, m, d]."""
     for user in range(len(users)):

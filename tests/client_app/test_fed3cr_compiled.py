@@ -29,6 +29,11 @@ def steps_of(task):
         {"fed3cr_beta_a": 0.0, "fed3cr_literal_scale": True, "fed3cr_beta_o": 0.001},
         {"fed3cr_beta_o": 0.0, "batch_size": 7},
         {"fed3cr_complementarity": "cosines", "fed3cr_beta_o": 0.0},
+        {"fed3cr_complementarity": "cosines"},
+        {"fed3cr_complementarity": "cosines", "fed3cr_beta_a": 0.0, "fed3cr_enhancement": "none", "batch_size": 7},
+        {"fed3cr_complementarity": "cosines", "embedding_size": 32},
+        # More steps than are remembered as vectors.
+        {"batch_size": 1, "local_epochs": 8, "ace_learning_rate": 0.01, "learning_rate": 0.02},
     ],
     ids=str,
 )
@@ -66,7 +71,7 @@ def test_threads_change_nothing(monkeypatch):
         {"embedding_size": 6},
         {"backbone": "ncf"},
         {"fed3cr_enhancement": "unified"},
-        {"fed3cr_complementarity": "cosines"},
+        {"fed3cr_complementarity": "information"},
         {"fed3cr_consistency": "contrast"},
         {"fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0},
     ],

@@ -45,3 +45,18 @@ def test_many_users_against_a_dense_sum(either):
     table = np.zeros((20, 4))
     updates.add_rows(table, rows, values, weights)
     np.testing.assert_allclose(table, expected, rtol=1e-12)
+
+
+def test_whole_arrays_of_many_users(either):
+    """More values than are added up at once, of a part of wider arrays."""
+    random = np.random.default_rng(1)
+    values, weights = random.normal(size=(7, 50, 80)).astype(np.float32)[:, :, :45], random.uniform(size=7)
+    total = np.ones((50, 45))
+    updates.add_whole(total, values, weights)
+    np.testing.assert_allclose(total, 1 + np.einsum("u,uab->ab", weights, values.astype(np.float64)), rtol=1e-13)
+
+
+def test_whole_arrays_of_nobody(either):
+    total = np.ones((2, 3))
+    updates.add_whole(total, np.zeros((0, 2, 3), np.float32), np.zeros(0))
+    assert (total == 1).all()
