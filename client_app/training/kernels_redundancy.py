@@ -214,6 +214,11 @@ def _slopes(parts, active, networks, strength, kappa, of_networks, width):
     memory, d, zero, tiles = parts[0], np.uint64(width), np.uint64(0), -(-active // _ROWS)
     for tile in range(tiles):
         sizes[tile] = min(_ROWS, -(-(active - tile * _ROWS) // _LANES) * _LANES)
+    # Past the last row is what the user before left; a share of 0 makes nothing of it, unless it is not finite.
+    rest = np.uint64(active - (tiles - 1) * _ROWS)
+    for unit in range(np.uint64(2) * d):
+        begin = (_place(tiles - 1, _INPUT, width) + unit) * _STRIDE
+        memory[begin + rest : begin + sizes[tiles - 1]] = 0
     lines[7, 0], lines[7, 1] = 1, 0
     _times(networks[1], networks[2], small[0], width)
     for view in range(2):

@@ -80,6 +80,16 @@ def test_threads_and_blocks_change_nothing(monkeypatch):
             np.testing.assert_array_equal(other[name], values, err_msg=name)
 
 
+@pytest.mark.parametrize("name", ["user_embedding", "item_embedding", "projector_1"])
+def test_a_user_who_has_diverged_is_nothing_to_the_others(name):
+    expected, task = outcome(make_task(SIZES, **BASE), "numba"), make_task(SIZES, **BASE)
+    task.private[name][2] = np.nan
+    found, others = outcome(task, "numba"), np.arange(len(SIZES)) != 2
+    assert np.isnan(found["change of item_embedding"][2]).any()
+    for array, values in expected.items():
+        np.testing.assert_array_equal(found[array][others], values[others], err_msg=array)
+
+
 @pytest.mark.parametrize(
     "further",
     [

@@ -71,3 +71,15 @@ def test_threads_change_nothing(monkeypatch):
     for found, networks in results[1:]:
         assert torch.equal(found, results[0][0])
         assert all(torch.equal(networks[name], results[0][1][name]) for name in NETWORKS)
+
+
+def test_a_user_who_has_diverged_is_nothing_to_the_next():
+    """With rows past its last one that the user before has filled, and with fewer rows."""
+    local, common, networks, counts = example(4, 40, 8)
+    counts[3, 5:] = 0
+    expected, expected_networks = redundancy_and_slopes(local, common, networks, counts, STRENGTH, KAPPA)
+    local[2] = torch.nan
+    found, found_networks = redundancy_and_slopes(local, common, networks, counts, STRENGTH, KAPPA)
+    assert found[2].isnan().any()
+    assert torch.equal(found[3], expected[3])
+    assert all(torch.equal(found_networks[name][3], expected_networks[name][3]) for name in NETWORKS)
