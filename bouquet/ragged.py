@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,6 +81,13 @@ def one_after_another(first: Ragged, second: Ragged) -> Ragged:
 def follow_one_another(rows: NDArray[np.int64]) -> bool:
     """Whether rows [k] are n, n + 1, …, so that a slice holds them."""
     return len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+
+
+def picked(values: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """values[rows]; rows that follow one another are not copied."""
+    if follow_one_another(rows):
+        return values[int(rows[0]) : int(rows[-1]) + 1]
+    return values[rows]
 
 
 def positions(lengths: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -352,6 +352,16 @@ class Personalization:
         """
         return None
 
+    def scores(self, given: Given) -> Callable[[NDArray[np.int64]], Array] | None:
+        """What matrix factorisation gives after `view`, by compiled loops of the method's own; None where it has none.
+
+        Args:
+            given: as `deploy` left it; no other method changes what the model sees.
+        Returns:
+            rows [b] of the users -> [b, m].
+        """
+        return None
+
     def reports(
         self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
     ) -> dict[str, NDArray[np.float32]]:
