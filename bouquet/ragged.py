@@ -74,8 +74,11 @@ class Ragged:
 
 def one_after_another(first: Ragged, second: Ragged) -> Ragged:
     """Row by row, the values of the first and then of the second."""
-    owner = np.concatenate([first.row_of_value, second.row_of_value])
-    return Ragged.from_pairs(owner, np.concatenate([first.values, second.values]), len(first))
+    values = np.empty(len(first.values) + len(second.values), np.int32)
+    # A value of the first stands behind all of the second's rows before its own, one of the second also behind its row.
+    for part, behind in ((first, second.indptr[:-1]), (second, first.indptr[1:])):
+        values[np.arange(len(part.values)) + np.repeat(behind, part.lengths)] = part.values
+    return Ragged(first.indptr + second.indptr, values)
 
 
 def follow_one_another(rows: NDArray[np.int64]) -> bool:

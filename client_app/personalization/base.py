@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Array, Arrays, ArraySpec, Specs
 from bouquet.config import Options, RunConfig
 from bouquet.errors import WireError
-from bouquet.packed import by_entry
+from bouquet.packed import by_entry, surely_finite
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Words
 from models import Backbone
@@ -133,7 +133,7 @@ class Changes:
         for values in self.dense.values():
             fit &= by_entry(np.isfinite(values))
         for values in self.by_item.values():
-            if not np.isfinite(values.sum()):  # quicker, and finite for all but numbers that are nearly too large
+            if not surely_finite(values):
                 fit[self.rows.row_of_value[~by_entry(np.isfinite(values))]] = False
         return fit
 
