@@ -125,6 +125,13 @@ class PackedRows:
         return ~np.isin(np.arange(count), bad)
 
 
+def surely_finite(values: NDArray[np.floating[Any]]) -> bool:
+    """Whether all values are finite, at the speed of memory; False also where some are nearly too large."""
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)))
+
+
 def by_entry(good: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """[k] whether all of an entry [k, …] is good; there may be no entries, and nothing in them."""
     return np.asarray(good.all(axis=tuple(range(1, good.ndim))))

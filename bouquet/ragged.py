@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -73,13 +74,23 @@ class Ragged:
 
 def one_after_another(first: Ragged, second: Ragged) -> Ragged:
     """Row by row, the values of the first and then of the second."""
-    owner = np.concatenate([first.row_of_value, second.row_of_value])
-    return Ragged.from_pairs(owner, np.concatenate([first.values, second.values]), len(first))
+    values = np.empty(len(first.values) + len(second.values), np.int32)
+    # A value of the first stands behind all of the second's rows before its own, one of the second also behind its row.
+    for part, behind in ((first, second.indptr[:-1]), (second, first.indptr[1:])):
+        values[np.arange(len(part.values)) + np.repeat(behind, part.lengths)] = part.values
+    return Ragged(first.indptr + second.indptr, values)
 
 
 def follow_one_another(rows: NDArray[np.int64]) -> bool:
     """Whether rows [k] are n, n + 1, …, so that a slice holds them."""
     return len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+
+
+def picked(values: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """values[rows]; rows that follow one another are not copied."""
+    if follow_one_another(rows):
+        return values[int(rows[0]) : int(rows[-1]) + 1]
+    return values[rows]
 
 
 def positions(lengths: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bouquet.errors import StateError
 from bouquet.files import open_private
+from bouquet.row_batches import Indices, RowBatch, Seen, groups
 from bouquet.sealing import OVERHEAD, Seal
 
 SLOTS = 3
@@ -52,6 +53,14 @@ class Rows(Protocol):
     def write(self, rows: Iterable[Place], durable: bool) -> None:
         """Replace versions."""
 
+    def read_batch(self, slots: Indices, positions: Indices, which: Indices, rows: RowBatch, seen: Seen) -> None:
+        """Read the rows `which` [k] of a batch from where they lie, slots and positions [k]; raises as `read`."""
+
+    def write_batch(
+        self, slots: Indices, positions: Indices, which: Indices, rows: RowBatch, seen: Seen, durable: bool
+    ) -> None:
+        """Replace versions by the rows `which` of a batch, as for `read_batch`."""
+
 
 class PlainRows:
     """A `.npy` file, as numpy reads and maps it.
@@ -81,7 +90,9 @@ class PlainRows:
         with self.path.open("rb", buffering=0) as file:
             for run in self._runs(wanted):
                 parts = [part.data for _, _, row in run for part in row]
-                if os.preadv(file.fileno(), parts, self._offset(start, run[0])) != sum(part.nbytes for part in parts):
+                if os.preadv(file.fileno(), parts, self._offset(start, *run[0][:2])) != sum(
+                    part.nbytes for part in parts
+                ):
                     raise StateError(f"{self.path} is damaged: it ends before its last row.")
                 yield from run
 
@@ -90,9 +101,34 @@ class PlainRows:
         with self.path.open("r+b", buffering=0) as file:
             for run in self._runs(rows):
                 # Plain writes, not a writable map: a full disk is then an error and not a killed process.
-                write_all(file.fileno(), [part.data for _, _, row in run for part in row], self._offset(start, run[0]))
+                write_all(
+                    file.fileno(), [part.data for _, _, row in run for part in row], self._offset(start, *run[0][:2])
+                )
             if durable:
                 os.fsync(file.fileno())
+
+    def read_batch(self, slots: Indices, positions: Indices, which: Indices, rows: RowBatch, seen: Seen) -> None:
+        start = self._begin()
+        with self.path.open("rb", buffering=0) as file:
+            number = file.fileno()
+            for some, runs in groups(slots, positions, which, rows, self._row_bytes):
+                for slot, position, views, nbytes in runs:
+                    if os.preadv(number, views, self._offset(start, slot, position)) != nbytes:
+                        raise StateError(f"{self.path} is damaged: it ends before its last row.")
+                seen(some)
+
+    def write_batch(
+        self, slots: Indices, positions: Indices, which: Indices, rows: RowBatch, seen: Seen, durable: bool
+    ) -> None:
+        start = self._begin()
+        with self.path.open("r+b", buffering=0) as file:
+            number = file.fileno()
+            for some, runs in groups(slots, positions, which, rows, self._row_bytes):
+                seen(some)
+                for slot, position, views, nbytes in runs:
+                    write_all(number, views, self._offset(start, slot, position), nbytes)
+            if durable:
+                os.fsync(number)
 
     def sync(self) -> None:
         """Force what was written to the disk."""
@@ -130,8 +166,7 @@ class PlainRows:
         if run:
             yield run
 
-    def _offset(self, start: int, place: Place) -> int:
-        slot, position, _ = place
+    def _offset(self, start: int, slot: int, position: int) -> int:
         return start + (slot * self._shape[1] + position) * self._row_bytes
 
     def _begin(self) -> int:
@@ -195,6 +230,17 @@ class SealedRows:
             if durable:
                 os.fsync(file.fileno())
 
+    def read_batch(self, slots: Indices, positions: Indices, which: Indices, rows: RowBatch, seen: Seen) -> None:
+        for _ in self.read(in_order(slots, positions, [rows.row(k) for k in which.tolist()])):
+            pass
+        seen(which)
+
+    def write_batch(
+        self, slots: Indices, positions: Indices, which: Indices, rows: RowBatch, seen: Seen, durable: bool
+    ) -> None:
+        seen(which)
+        self.write(in_order(slots, positions, [rows.row(k) for k in which.tolist()]), durable)
+
     @property
     def _size(self) -> int:
         return SLOTS * len(self._users) * self._record
@@ -206,10 +252,10 @@ class SealedRows:
         return f"{self._belongs_to}/{int(self._users[position]):016x}"
 
 
-def write_all(file: int, parts: Sequence[memoryview], offset: int) -> None:
+def write_all(file: int, parts: Sequence[memoryview], offset: int, nbytes: int | None = None) -> None:
     """Write all of it: a disk that is nearly full takes a part of what it is given, and refuses only the rest."""
     done = os.pwritev(file, parts, offset)
-    if done < sum(part.nbytes for part in parts):
+    if done < (sum(part.nbytes for part in parts) if nbytes is None else nbytes):
         whole = memoryview(b"".join(parts))
         while done < len(whole):
             done += os.pwrite(file, whole[done:], offset + done)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.errors import BouquetError
+from bouquet.packed import surely_finite
 from bouquet.ragged import Ragged, positions
 
 Scores = NDArray[np.floating[Any]]
@@ -167,6 +168,8 @@ def _check_shapes(scores: Scores, held_out: Ragged, other: Ragged) -> None:
 
 def _refuse_non_finite(scores: Scores, first_row: int, padded: NDArray[np.int64] | None = None) -> None:
     """Refuse NaN and infinities; with `padded` [k], only the first padded[r] entries of row r count."""
+    if padded is None and surely_finite(scores):
+        return
     finite = np.isfinite(scores)
     if padded is not None:
         finite |= np.arange(scores.shape[1]) >= padded[:, None]

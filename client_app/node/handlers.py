@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays
 from bouquet.errors import WireError
 from bouquet.evaluation.metrics import PARTS
-from bouquet.packed import by_entry
+from bouquet.packed import by_entry, surely_finite
 from bouquet.ragged import Ragged, follow_one_another, one_after_another
 from bouquet.wire import WITHIN, EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
 from client_app.node.attacks import lies, lying_among
@@ -358,10 +358,7 @@ def _diverged(changes: Changes, private: Values) -> dict[int, str]:
 
 def _finite(values: NDArray[np.float32]) -> NDArray[np.bool_]:
     """[k] whether all values [k, …] of each user are finite."""
-    flat = values.reshape(len(values), -1)
-    if np.isfinite(flat.sum(axis=1)).all():  # quicker, and true for all but numbers that are nearly too large
-        return np.ones(len(values), dtype=bool)
-    return by_entry(np.isfinite(flat))
+    return np.ones(len(values), dtype=bool) if surely_finite(values) else by_entry(np.isfinite(values))
 
 
 def _renumbered(made: list[Changes], kept: NDArray[np.int64]) -> list[Changes]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bouquet.config import RunConfig, Scalar
 from bouquet.evaluation.evaluate import ScoreBlock
-from bouquet.packed import by_entry
+from bouquet.packed import by_entry, surely_finite
 from bouquet.ragged import one_after_another
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def watched(scorer: ScoreBlock, positions: NDArray[np.int64], watch: Watch | Non
 
     def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         values: NDArray[np.float32] = scorer(rows)
-        good = np.ones(len(rows), dtype=bool) if np.isfinite(values.sum()) else by_entry(np.isfinite(values))
+        good = np.ones(len(rows), dtype=bool) if surely_finite(values) else by_entry(np.isfinite(values))
         if good.any():
             told(positions[rows[good]], values if good.all() else values[good])
         return values

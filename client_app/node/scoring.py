@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.evaluation.evaluate import ScoreBlock
-from bouquet.ragged import Ragged, follow_one_another
+from bouquet.ragged import Ragged, picked
 from client_app.personalization.base import Given, Personalization
 from client_app.state.row_overrides import OwnRows
 from client_app.training.compiler import row_kernels
@@ -35,6 +35,10 @@ def scorer(
         own_rows: rows that users have fine-tuned; not together with methods that change what the model sees.
     """
     methods = [method for method in methods if method.in_view]
+    plain = own_rows is None and type(backbone).scores is MatrixFactorization.scores
+    # Compiled, this takes a tenth of what tables take that are added up in memory and then multiplied.
+    if plain and len(methods) == 1 and (compiled := methods[0].scores(given)) is not None:
+        return compiled
     if takes_tensors(backbone, methods):
         from client_app.node.tensor_scoring import tensor_scorer
 
@@ -59,12 +63,12 @@ def _products(given: Given, own_rows: OwnRows | None) -> ScoreBlock:
     vectors = own["user_embedding"]
 
     def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        mine: NDArray[np.float32] = _rows(vectors, rows)
+        mine: NDArray[np.float32] = picked(vectors, rows)
         found: NDArray[np.float32]
         if "item_embedding" in common:
             found = mine @ common["item_embedding"].T
         else:
-            found = np.matmul(_rows(own["item_embedding"], rows), mine[:, :, None])[:, :, 0]
+            found = np.matmul(picked(own["item_embedding"], rows), mine[:, :, None])[:, :, 0]
         return found if own_rows is None else _with_own_rows(found, mine, own_rows.take(rows))
 
     return scores
@@ -83,10 +87,3 @@ def _with_own_rows(
         owner = mine.rows.row_of_value
         scores[owner, mine.rows.values] = np.einsum("nd,nd->n", vectors[owner], values)
     return scores
-
-
-def _rows(values: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """values[rows]; rows that follow one another are not copied."""
-    if follow_one_another(rows):
-        return values[int(rows[0]) : int(rows[-1]) + 1]
-    return values[rows]

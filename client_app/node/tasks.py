@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bouquet.config import TrainingOptions
 from bouquet.evaluation import evaluate_users
 from bouquet.evaluation.evaluate import ScoreBlock
-from bouquet.packed import by_entry
+from bouquet.packed import by_entry, surely_finite
 from bouquet.ragged import Ragged, one_after_another
 from client_app.node.host import Host
 from client_app.node.lists import blocks
@@ -144,7 +144,7 @@ def _noting_unfit(score: ScoreBlock, fit: NDArray[np.bool_]) -> ScoreBlock:
 
     def scores(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         values = score(rows)
-        if not np.isfinite(values.sum()):
+        if not surely_finite(values):
             good = by_entry(np.isfinite(values))
             fit[rows[~good]] = False
             values = np.where(good[:, None], values, np.float32(0))

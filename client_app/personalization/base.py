@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Array, Arrays, ArraySpec, Specs
 from bouquet.config import Options, RunConfig
 from bouquet.errors import WireError
-from bouquet.packed import by_entry
+from bouquet.packed import by_entry, surely_finite
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Words
 from models import Backbone
@@ -133,10 +133,10 @@ class Changes:
         """[c] whether all that training changed of a user is finite."""
         fit = np.ones(len(self.users), dtype=bool)
         for values in self.dense.values():
-            if not np.isfinite(values.sum()):  # quicker, and finite for all but numbers that are nearly too large
+            if not surely_finite(values):  # quicker, and finite for all but numbers that are nearly too large
                 fit &= by_entry(np.isfinite(values))
         for values in self.by_item.values():
-            if not np.isfinite(values.sum()):
+            if not surely_finite(values):
                 fit[self.rows.row_of_value[~by_entry(np.isfinite(values))]] = False
         return fit
 
@@ -352,6 +352,16 @@ class Personalization:
 
         Args:
             task: as a backend is given it; the method is the only one in it.
+        """
+        return None
+
+    def scores(self, given: Given) -> Callable[[NDArray[np.int64]], Array] | None:
+        """What matrix factorisation gives after `view`, by compiled loops of the method's own; None where it has none.
+
+        Args:
+            given: as `deploy` left it; no other method changes what the model sees.
+        Returns:
+            rows [b] of the users -> [b, m].
         """
         return None
 

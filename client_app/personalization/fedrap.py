@@ -16,14 +16,19 @@ A plug-in may have the two tables mixed in place of added, V_u = s D_u + (1 - s)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from bouquet.arrays import ArraySpec
+from bouquet.arrays import Array, ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.fedrap import FedRAPOptions
-from client_app.personalization.base import PERSONAL, SHARE, Batch, Personalization, Pull, Tensors, Working
+from bouquet.ragged import picked
+from client_app.personalization.base import PERSONAL, SHARE, Batch, Given, Personalization, Pull, Tensors, Working
+from client_app.training.compiler import row_kernels
 from models import Backbone
 
 # The common table as the sum has it: what a plug-in made of it.
@@ -57,6 +62,20 @@ class AdditiveTable(Personalization):
         common, own, share = arrays[self.table], arrays[PERSONAL], arrays.get(SHARE)
         both = common + own if share is None else torch.lerp(common, own, share)
         return {**arrays, COMMON: common, self.table: both}
+
+    def scores(self, given: Given) -> Callable[[NDArray[np.int64]], Array] | None:
+        """⟨p_u, C_i + D_ui⟩, without a sum of the two tables in memory."""
+        code, common = row_kernels(), (given.shared | given.frozen).get(self.table)
+        if code is None or common is None:
+            return None
+        vectors, tables = given.own["user_embedding"], given.own[PERSONAL]
+
+        def scores(rows: NDArray[np.int64]) -> Array:
+            found = np.empty((len(rows), len(common)), np.float32)
+            code.score_sums(picked(vectors, rows), common, picked(tables, rows), found)
+            return found
+
+        return scores
 
     def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
         return seen[COMMON], arrays[PERSONAL]

@@ -21,10 +21,10 @@ from bouquet.errors import StateError
 from bouquet.files import write_atomically
 from bouquet.randomness import Words
 from bouquet.sealing import Seal
+from client_app.state.checksums import BY_FORMAT
 from client_app.state.kept_rows import PIECES
 from client_app.state.pieces import Pieces
 
-_FORMAT = "2"
 PLAIN, SEALED = "index.safetensors", "index.sealed"
 
 # The file of own rows of common tables: which items, int32 among float32, and their rows in each of the tables.
@@ -41,6 +41,7 @@ class Index:
         touched: by file of own rows, [slots, K] how many it has of it.
         started: [slots, K] the common tables that own versions are from; 0: none.
         pieces: by table that is kept by rows, what its versions consist of.
+        form: the format, which says what checksums are; that of the first index of a folder is that of all.
     """
 
     rounds: NDArray[np.int32]
@@ -48,6 +49,7 @@ class Index:
     touched: dict[str, NDArray[np.int32]]
     started: NDArray[np.uint64]
     pieces: dict[str, Pieces]
+    form: str = max(BY_FORMAT)
 
     @classmethod
     def empty(cls, slots: int, users: int, files: int, of_rows: Iterable[str], by_rows: Iterable[str]) -> Index:
@@ -82,7 +84,9 @@ class Stored:
         Raises:
             StateError: it belongs to something else.
         """
-        expected = {"format": _FORMAT, "series": series, "arrays": _joined(files, by_rows)}
+        form = self.metadata.get("format", "")
+        known = form if form in BY_FORMAT else max(BY_FORMAT)
+        expected = {"format": known, "series": series, "arrays": _joined(files, by_rows)}
         for key, value in expected.items():
             if self.metadata.get(key) != value:
                 raise StateError(f"{self.path} has {key} '{self.metadata.get(key)}' where '{value}' is expected.")
@@ -96,6 +100,7 @@ class Stored:
             {file: self.arrays[_count_of(file)].copy() for file in of_rows},
             np.zeros(rounds.shape, np.uint64) if started is None else started.copy(),
             {name: Pieces.from_arrays(self.arrays, name) for name in by_rows},
+            form,
         )
 
 
@@ -123,7 +128,7 @@ def write_index(
         arrays["origins"] = index.started
     for name, pieces in index.pieces.items():
         arrays |= pieces.arrays(name)
-    parts = checked_tensors(arrays, {"format": _FORMAT, "series": series, "arrays": _joined(files, index.pieces)})
+    parts = checked_tensors(arrays, {"format": index.form, "series": series, "arrays": _joined(files, index.pieces)})
     if seal:
         parts = [seal.close(b"".join(parts), belongs_to)]
     write_atomically(path, parts, durable=durable, private=True)

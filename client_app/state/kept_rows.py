@@ -86,7 +86,7 @@ class KeptRows:
         if not len(some):
             return
         content = stored(OwnRows.of(self.name, tables, rows))
-        new = [content[user] for user in some.tolist()]
+        new = [content.row(user) for user in some.tolist()]
         if self._space is None:
             # Of what was committed: nothing of it may be written over until the next commit.
             self._space = Space(self.pieces.offsets, self.file.sizes(self.pieces.lengths))
@@ -161,7 +161,7 @@ class KeptRows:
         numbers = chains.values
         found = self._empty(self.pieces.lengths[numbers])
         self.file.read(
-            self.pieces.offsets[numbers], positions[chains.row_of_value], stored(found),
+            self.pieces.offsets[numbers], positions[chains.row_of_value], stored(found).rows(),
             self.pieces.checksums[numbers],
         )  # fmt: skip
         lengths = np.bincount(chains.row_of_value, self.pieces.lengths[numbers], len(heads)).astype(np.int64)
@@ -175,4 +175,4 @@ class KeptRows:
         return OwnRows(rows, {self.name: np.empty((len(rows.values), *self._spec.shape[1:]), np.float32)})
 
     def _room(self, lengths: NDArray[np.integer]) -> list[Row]:
-        return stored(self._empty(lengths))
+        return stored(self._empty(lengths)).rows()

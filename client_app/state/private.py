@@ -19,7 +19,7 @@ taken over with the first write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +30,11 @@ from bouquet.errors import StateError
 from bouquet.files import private_folder
 from bouquet.ragged import Ragged
 from bouquet.randomness import Words
-from bouquet.row_files import SLOTS, PlainRows, Row, Rows, SealedRows, checksum, in_order
+from bouquet.row_batches import RowBatch
+from bouquet.row_files import SLOTS, PlainRows, Rows, SealedRows
 from bouquet.sealing import Seal
 from client_app.state.base_tables import Origins
+from client_app.state.checksums import BY_FORMAT
 from client_app.state.index import OWN, PLAIN, SEALED, Index, read_index, write_index
 from client_app.state.kept_rows import PIECES, KeptRows
 from client_app.state.pieces import Pieces
@@ -99,6 +101,7 @@ class PrivateState:
             self._index = found.taken(series, users, self._shapes, of_rows, in_pieces)
         else:
             self._index = Index.empty(SLOTS, len(users), len(self._shapes), of_rows, in_pieces)
+        self._checksums = BY_FORMAT[self._index.form]
         self._kept = {name: self._kept_rows(name, self._index.pieces[name], seal) for name in in_pieces}
         if taken_over:
             self._take_over()
@@ -130,7 +133,7 @@ class PrivateState:
             values[name] = np.empty((len(positions), *self.specs[name].shape), dtype=np.float32)
             if not known.all():
                 values[name][~known] = self._initial(name, positions[~known])
-            self._read(name, slots, positions, [(row,) for row in values[name]], known)
+            self._read(name, slots, positions, RowBatch.whole(values[name]), known)
         return values
 
     def newest(self) -> NDArray[np.int64]:
@@ -188,17 +191,22 @@ class PrivateState:
         return here.argmax(axis=0), known
 
     def _read(
-        self, name: str, slots: NDArray[np.int64], positions: NDArray[np.int64], rows: Sequence[Row],
+        self, name: str, slots: NDArray[np.int64], positions: NDArray[np.int64], rows: RowBatch,
         known: NDArray[np.bool_],
     ) -> None:  # fmt: skip
         """Read versions of one array into the rows of the users who have any."""
-        if not known.any():
+        which = np.flatnonzero(known)
+        if not len(which):
             return
-        places = in_order(slots[known], positions[known], [rows[k] for k in np.flatnonzero(known).tolist()])
-        expected = self._index.checksums[list(self._shapes).index(name)]
-        for slot, position, row in self._rows[name].read(places):
-            if checksum(row) != expected[slot, position]:
-                raise StateError(f"{self._rows[name].path} is damaged: a checksum does not fit.")
+        file, expected = self._rows[name], self._index.checksums[list(self._shapes).index(name)][slots, positions]
+
+        def check(some: NDArray[np.int64]) -> None:
+            unfit = self._checksums(rows, some) != expected[some]
+            if unfit.any():
+                user = int(self.users[positions[some[unfit.argmax()]]])
+                raise StateError(f"{file.path} is damaged: a checksum of user {user:016x} does not fit.")
+
+        file.read_batch(slots[which], positions[which], which, rows, check)
 
     def write(
         self, positions: NDArray[np.int64], round_: int, versions: NDArray[np.int64], kept: NDArray[np.int64],
@@ -221,8 +229,8 @@ class PrivateState:
         rounds = self._index.rounds[:, positions]
         stays = (rounds > 0) & (rounds < round_) & ((rounds == versions) | (rounds == kept))
         slots = (~stays).argmax(axis=0)
-        content: dict[str, list[Row]] = {
-            name: [(row,) for row in np.ascontiguousarray(values[name], dtype=np.float32)]
+        content = {
+            name: RowBatch.whole(np.ascontiguousarray(values[name], dtype=np.float32))
             for name in self.specs
             if name not in self.by_rows
         }
@@ -235,11 +243,20 @@ class PrivateState:
             assert touched is not None, "tables that are kept by rows are written by rows"
             kept_rows.write(positions, slots, from_slots, known, values[name], touched, self._durable)
         for index, name in enumerate(self._shapes):
-            self._rows[name].write(in_order(slots, positions, content[name]), self._durable)
-            self._index.checksums[index, slots, positions] = [checksum(row) for row in content[name]]
+            self._write(index, name, slots, positions, content[name])
         # What gave way must never be taken for another round's: a stopped run may have left the same numbers.
         self._index.rounds[:, positions] = np.where(stays, rounds, 0)
         self._index.rounds[slots, positions] = round_
+
+    def _write(
+        self, index: int, name: str, slots: NDArray[np.int64], positions: NDArray[np.int64], rows: RowBatch
+    ) -> None:
+        """Write versions of one array, and note their checksums."""
+
+        def note(some: NDArray[np.int64]) -> None:
+            self._index.checksums[index, slots[some], positions[some]] = self._checksums(rows, some)
+
+        self._rows[name].write_batch(slots, positions, np.arange(len(positions)), rows, note, self._durable)
 
     def commit(self) -> None:
         """Make everything that was written since the last commit count, all at once; nothing, where nothing was."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.arrays import Array, Arrays
 from bouquet.ragged import Ragged, follow_one_another, one_after_another, positions
+from bouquet.row_batches import RowBatch
 from client_app.personalization.base import Changes
 from client_app.training.compiler import row_kernels
 
@@ -67,14 +67,13 @@ class OwnRows:
         tables[self.rows.row_of_value, self.rows.values] = self.values[name]
 
 
-def stored(own_rows: OwnRows) -> list[tuple[NDArray[np.float32], ...]]:
+def stored(own_rows: OwnRows) -> RowBatch:
     """What is stored of each user's own rows: the item numbers as they are, and the rows of every table.
 
     Views of both, so that what is read into them is in `own_rows`.
     """
-    arrays = [own_rows.rows.values.view(np.float32), *(own_rows.values[name] for name in sorted(own_rows.values))]
-    bounds = own_rows.rows.indptr.tolist()
-    return [tuple(array[begin:end] for array in arrays) for begin, end in pairwise(bounds)]
+    tables = [own_rows.values[name] for name in sorted(own_rows.values)]
+    return RowBatch.of([own_rows.rows.values.view(np.float32), *tables], own_rows.rows.indptr)
 
 
 def either(first: Ragged, second: Ragged) -> Ragged:

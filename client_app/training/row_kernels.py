@@ -101,6 +101,32 @@ def score_rows(vectors, indptr, rows, values, scores):
             scores[user, rows[i]] = total
 
 
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def score_sums(vectors, common, tables, scores):
+    """scores[u, i] = ⟨vectors[u], common[i] + tables[u, i]⟩ for every row i of every user u; tables [k, m, d]."""
+    for user in range(len(vectors)):
+        for i in range(common.shape[0]):
+            total = np.float32(0)
+            for j in range(vectors.shape[1]):
+                total += vectors[user, j] * (common[i, j] + tables[user, i, j])
+            scores[user, i] = total
+
+
+@_compile
+def mix_words(words, begins, ends, keys, factor, states):
+    """Take words begins[u] … ends[u] - 1 of every user u into its state (`client_app.state.checksums`)."""
+    for user in range(len(begins)):
+        state = states[user]
+        for begin in range(begins[user], ends[user], len(keys)):
+            block = words[begin : min(begin + len(keys), ends[user])]
+            total = np.uint64(0)
+            for j in range(len(block)):
+                total += keys[j] * np.uint64(block[j])
+            state = (state ^ total) * factor
+            state ^= state >> np.uint64(29)
+        states[user] = state
+
+
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def gram(table, indptr, rows, centred, out):
     """out[u] = Σ_i q qᵀ over the rows i of every user u, of the table [n, m, d]; in float64.

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bouquet.packed import PackedArray, PackedRows
+from bouquet.packed import PackedArray, PackedRows, surely_finite
 
 ITEMS, WIDTH = 5, 2
 changes = st.lists(st.lists(st.integers(0, ITEMS - 1), unique=True).map(sorted), min_size=1, max_size=6)
@@ -81,3 +81,14 @@ def test_changes_are_added_to_tables_where_they_lie(touched, by_rows, factor, sh
     assert (tables[: users.start] == 1).all()
     assert (tables[users.stop :] == 1).all()
     assert changed.size == (part.size if not by_rows else sum(map(len, touched[users])) * (WIDTH if shape else 1))
+
+
+@given(st.integers(0, 299), st.sampled_from([np.nan, np.inf, -np.inf]), st.sampled_from([np.float32, np.float64]))
+def test_one_value_that_is_not_finite_is_always_seen(place, bad, dtype):
+    values = np.random.default_rng(0).normal(size=(20, 15)).astype(dtype)
+    assert surely_finite(values)
+    assert surely_finite(values[:0])
+    values[0, 0] = np.finfo(dtype).max  # is finite, and not surely
+    assert not surely_finite(values)
+    values.reshape(-1)[place] = bad
+    assert not surely_finite(values)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bouquet.ragged import Ragged, positions
+from bouquet.ragged import Ragged, one_after_another, picked, positions
 
 rows = st.lists(st.lists(st.integers(0, 30), max_size=6), max_size=8)
 
@@ -44,3 +44,19 @@ def test_between_is_a_view_of_neighbouring_rows(lists, data):
     stop = data.draw(st.integers(start, len(lists) + 3))
     part = build(lists).between(slice(start, stop))
     assert [list(part.row(i)) for i in range(len(part))] == lists[start:stop]
+
+
+@given(st.lists(st.tuples(*[st.lists(st.integers(0, 30), max_size=6)] * 2), max_size=8))
+def test_row_by_row_one_after_another(pairs):
+    first, second = (build([pair[k] for pair in pairs]) for k in range(2))
+    joined = one_after_another(first, second)
+    assert [list(joined.row(i)) for i in range(len(pairs))] == [a + b for a, b in pairs]
+    assert joined.values.dtype == np.int32
+
+
+def test_neighbours_are_picked_as_a_view():
+    values = np.arange(12.0).reshape(4, 3)
+    for rows, view in (([1, 2, 3], True), ([3], True), ([2, 1], False), ([0, 2], False)):
+        found = picked(values, np.array(rows))
+        np.testing.assert_array_equal(found, values[rows])
+        assert np.shares_memory(found, values) == view

@@ -11,6 +11,7 @@ from bouquet.ragged import Ragged
 from client_app.node.host import Host, host_of
 from client_app.node.scoring import reads_histories, scorer
 from client_app.node.tasks import rank
+from client_app.node.tensor_scoring import tensor_scorer
 from client_app.personalization.base import Given
 from models import MatrixFactorization
 from tests.client_app.test_cf_fedsr import hosted
@@ -131,3 +132,21 @@ def test_nothing_is_learned_from_the_validation_item(tmp_path, backbone):
     np.testing.assert_array_equal(known[:, 0], training[:, 0])
     assert np.array_equal(known[:, 1], training[:, 1]) == (backbone == "mf")
     assert [run.read_summary()["test_history"] for run in runs] == ["known", "training"]
+
+
+def test_fedraps_scores_are_the_same_by_compiled_loops_and_by_tensors(tmp_path):
+    """⟨p_u, C_i + D_ui⟩ of users that follow one another, of others, and of one alone; then to the last digit."""
+    host = host_of(
+        small_settings(tmp_path, strategy="fedrap", init_scale=0.5), {"partition-id": 0, "num-partitions": 1}
+    )
+    random, count = np.random.default_rng(0), 6
+    common = {name: random.normal(size=spec.shape).astype(np.float32) for name, spec in host.model_specs.items()}
+    private = host.private_specs(host.model_specs)
+    own = {name: random.normal(size=(count, *spec.shape)).astype(np.float32) for name, spec in private.items()}
+    given, read = Given(common, own), host.histories.train.take(np.arange(count))
+    compiled = scorer(host.backbone, host.methods, given, read, 1)
+    tensors = tensor_scorer(host.backbone, host.methods, given, read, 1, None)
+    everyone = compiled(np.arange(count))
+    for rows in (np.arange(count), np.array([4, 0, 5]), np.array([3])):
+        np.testing.assert_allclose(compiled(rows), tensors(rows), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(compiled(rows), everyone[rows])
