@@ -30,7 +30,8 @@ def fits(table: str, task: LocalTask) -> bool:
     plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
     plain = plain and not any(task.decay(name) for name in task.trained)
     alone = task.backbone.kernel == "mf" and len(task.personalizations) == 1 and not task.reported
-    return plain and alone and task.liked is None and table in task.shared and task.specs[table].shape[1] % 4 == 0
+    common = table in task.shared and GLOBAL in task.frozen
+    return plain and alone and common and task.liked is None and task.specs[table].shape[1] % 4 == 0
 
 
 def train(options: ACEOptions, table: str, network: TransferNetwork, task: LocalTask) -> Iterator[Changes] | None:

@@ -53,10 +53,15 @@ def train(options: PLGCOptions, table: str, task: LocalTask) -> Iterator[Changes
 
 def _train(options: PLGCOptions, table: str, task: LocalTask, block: Block, code: ModuleType) -> Changes:
     dtype, users, touched, count = task.dtype, block.users, block.touched, len(block.users)
-    common = np.ascontiguousarray(task.frozen[GLOBAL], dtype=dtype)
+    rows = touched.values
+    if GLOBAL in task.frozen:
+        common = np.ascontiguousarray(task.frozen[GLOBAL], dtype=dtype)
+    else:  # a base method has given every user a common table of its own
+        common, rows = block.own_rows(task.anchors[GLOBAL]), np.arange(len(rows), dtype=rows.dtype)
     mixed, reduced = options.plgc_mixing, options.plgc_redundancy == "err" and options.weight > 0
     # Without mixing the common table itself is trained.
-    before = block.own_rows(task.private[table]) if table in task.private else common[touched.values]
+    kept = table in task.private
+    before = block.own_rows(task.private[table]) if kept else task.shared[table][touched.values].astype(dtype)
     trained, vectors = before.copy(), task.private["user_embedding"][users].astype(dtype)
     d = trained.shape[1]
     width = -(-d // 4) * 4
@@ -70,7 +75,7 @@ def _train(options: PLGCOptions, table: str, task: LocalTask, block: Block, code
     rates = [task.rate(name) for name in (table, "user_embedding", *(NETWORKS[:1] if reduced else ()))]
     arguments = (
         touched.indptr,
-        touched.values,
+        rows,
         common,
         trained,
         outside,
@@ -98,7 +103,7 @@ def _train(options: PLGCOptions, table: str, task: LocalTask, block: Block, code
     task.private["user_embedding"][users] = vectors
     for place, name in enumerate(NETWORKS if reduced else ()):
         task.private[name][users] = networks[:, place, :d, :d]
-    if table in task.private:
+    if kept:
         block.keep(task.private[table], trained)
     trained -= before
     return Changes(users=users, rows=touched, by_item={table: trained}, loss=losses, steps=steps)

@@ -106,7 +106,7 @@ def train_mixed(
 
     Args:
         row_indptr: [k + 1] working rows of each user in `rows` and `own`.
-        rows: [nnz] their items; common: V^g, [m, d].
+        rows: [nnz] where in `common` [*, d] V^g of each of them is.
         outside: [2, k] what rows that are not worked on add to tr G^l and tr G^g.
         sample_indptr: [k + 1] samples of each user in `place`; the first num_positives[u] are positives.
         place: [samples] row of each sample in its user's rows.

@@ -1,9 +1,12 @@
 """PLGC's compiled steps against the loop, on more rows than a tile has, and what they leave to others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from client_app.personalization import plgc_compiled
+from client_app.personalization.base import GLOBAL
 from client_app.training import compiled
 from client_app.training.compiler import row_kernels
 from tests.client_app import test_personalizations
@@ -60,6 +63,21 @@ def test_batches_with_next_to_no_statistics(batch_size):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_for_every_width(size, seed):
     assert_equal_to_the_loop(BASE | {"embedding_size": size, "local_epochs": 3}, seed)
+
+
+@pytest.mark.parametrize("mixing", ["ntk", "none"])
+@pytest.mark.parametrize("batch_size", [40, 2048])
+def test_common_tables_of_each_user(mixing, batch_size):
+    """PerFedRec adds what a user's cluster has to the common table."""
+    found = []
+    for backend in ("loop", "numba"):
+        task = make_task(SIZES, **BASE | {"plgc_mixing": mixing, "batch_size": batch_size})
+        apart = np.random.default_rng(3).normal(0, 0.1, (len(SIZES), *task.frozen[GLOBAL].shape))
+        task = replace(task, frozen={}, anchors={GLOBAL: (task.frozen[GLOBAL] + apart).astype(np.float64)})
+        assert steps_of(task) is not None
+        found.append(outcome(task, backend))
+    for name, values in found[0].items():
+        np.testing.assert_allclose(found[1][name], values, rtol=1e-11, atol=1e-10, err_msg=name)
 
 
 def test_single_precision_is_near_double_precision():
