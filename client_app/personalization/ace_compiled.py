@@ -14,8 +14,7 @@ from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
 from client_app.personalization.base import GLOBAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import enhanced_kernels, row_kernels
-from client_app.training.denormals import flushed_denormals
-from client_app.training.threads import spread
+from client_app.training.threads import run_kernel
 
 if TYPE_CHECKING:
     from client_app.training.task import LocalTask
@@ -26,12 +25,9 @@ _BLOCK_BYTES = 8 * 2**20
 
 def fits(table: str, task: LocalTask) -> bool:
     """Whether the loops compute this: plain SGD on matrix factorisation, from a common table."""
-    run = task.options
-    plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
-    plain = plain and not any(task.decay(name) for name in task.trained)
     alone = task.backbone.kernel == "mf" and len(task.personalizations) == 1 and not task.reported
     common = table in task.shared and GLOBAL in task.frozen
-    return plain and alone and common and task.liked is None and task.specs[table].shape[1] % 4 == 0
+    return task.plain_sgd and alone and common and task.liked is None and task.specs[table].shape[1] % 4 == 0
 
 
 def train(options: ACEOptions, table: str, network: TransferNetwork, task: LocalTask) -> Iterator[Changes] | None:
@@ -84,11 +80,7 @@ def _train(
         steps,
     )
 
-    def work(begin: int, end: int) -> None:
-        with flushed_denormals():
-            code.train_enhanced(begin, end, *arguments)
-
-    spread(work, touched.indptr)
+    run_kernel(code.train_enhanced, arguments, touched.indptr)
     task.private["user_embedding"][users] = vectors
     dense = flat.by_name(of_weights, of_biases, count)
     return Changes(users=users, rows=touched, by_item={table: changes}, dense=dense, loss=losses, steps=steps)

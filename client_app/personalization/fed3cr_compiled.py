@@ -14,8 +14,7 @@ from bouquet.randomness import Purpose
 from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
 from client_app.personalization.base import PERSONAL, Changes
 from client_app.training.compiler import views_kernels
-from client_app.training.denormals import flushed_denormals
-from client_app.training.threads import spread
+from client_app.training.threads import run_kernel
 
 if TYPE_CHECKING:
     from client_app.training.task import LocalTask
@@ -26,15 +25,13 @@ _BLOCK_BYTES = 64 * 2**20
 
 def fits(options: Fed3CROptions, network: TransferNetwork | None, task: LocalTask) -> bool:
     """Whether the loops compute this: plain SGD on matrix factorisation, and the paper's constraints over all items."""
-    run, (method, *others) = task.options, task.personalizations
-    plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
-    plain = plain and not any(task.decay(name) for name in task.trained)
+    method, *others = task.personalizations
     printed = options.fed3cr_consistency == "ranking" or options.fed3cr_beta_a == 0
     orthogonal = options.fed3cr_complementarity in ("orthogonality", "cosines")
     printed = printed and (orthogonal or options.fed3cr_beta_o == 0)
     enhanced = (network is not None or options.fed3cr_enhancement == "none") and method.whole_table
     alone = task.backbone.kernel == "mf" and not others and not task.reported
-    return plain and printed and enhanced and alone and task.specs[PERSONAL].shape[1] % 4 == 0
+    return task.plain_sgd and printed and enhanced and alone and task.specs[PERSONAL].shape[1] % 4 == 0
 
 
 def train(
@@ -102,12 +99,9 @@ def _train(
         steps,
     )
 
-    def work(begin: int, end: int) -> None:
-        with flushed_denormals():
-            code.train_views(begin, end, *arguments)
-
     # Every step visits the whole catalogue, so a user takes as long as it has steps.
-    spread(work, np.concatenate([[0], np.cumsum(-(-np.diff(indptr) // task.options.batch_size))]))
+    steps_indptr = np.concatenate([[0], np.cumsum(-(-np.diff(indptr) // task.options.batch_size))])
+    run_kernel(code.train_views, arguments, steps_indptr)
     task.private["user_embedding"][users], task.private[PERSONAL][users] = vectors, own
     changes = Changes(
         users=users,

@@ -25,7 +25,6 @@ from bouquet.methods.hetefedrec import HeteFedRecOptions
 from client_app.personalization.base import Batch, Changes, Personalization, Pull, Tensors, Working
 from client_app.training.compiled_ncf import fits_ncf, train_ncf
 from client_app.training.compiler import ncf_kernels
-from client_app.training.threads import spread
 from models import Backbone
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Decorrelation(Personalization):
         code = ncf_kernels()
         if code is None or not fits_ncf(task):
             return None
-        return train_ncf(task, code, spread, self.options.alpha, self.options.hetefedrec_off_diagonal)
+        return train_ncf(task, code, self.options.alpha, self.options.hetefedrec_off_diagonal)
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
         return self.options.alpha * decorrelation(arrays[self._table], self.options.hetefedrec_off_diagonal)

@@ -14,8 +14,7 @@ from client_app.personalization.base import GLOBAL, Changes
 from client_app.personalization.plgc_redundancy import NETWORKS
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import mixed_kernels, row_kernels
-from client_app.training.denormals import flushed_denormals
-from client_app.training.threads import spread
+from client_app.training.threads import run_kernel
 
 if TYPE_CHECKING:
     from client_app.training.task import LocalTask
@@ -26,12 +25,9 @@ _BLOCK_BYTES = 16 * 2**20
 
 def fits(options: PLGCOptions, task: LocalTask) -> bool:
     """Whether the loops compute this: plain SGD on matrix factorisation, a table beside the common one."""
-    run = task.options
-    plain = run.optimizer == "sgd" and run.early_stop_tolerance == 0
-    plain = plain and not any(task.decay(name) for name in task.trained)
     reduced = options.plgc_redundancy in ("err", "none") or options.weight == 0
     own = options.plgc_tables == "own" and not options.plgc_learn_through_mu
-    return plain and reduced and own and task.backbone.kernel == "mf" and len(task.personalizations) == 1
+    return task.plain_sgd and reduced and own and task.backbone.kernel == "mf" and len(task.personalizations) == 1
 
 
 def train(options: PLGCOptions, table: str, task: LocalTask) -> Iterator[Changes] | None:
@@ -95,11 +91,7 @@ def _train(options: PLGCOptions, table: str, task: LocalTask, block: Block, code
         steps,
     )
 
-    def work(begin: int, end: int) -> None:
-        with flushed_denormals():
-            code.train_mixed(begin, end, *arguments)
-
-    spread(work, touched.indptr)
+    run_kernel(code.train_mixed, arguments, touched.indptr)
     task.private["user_embedding"][users] = vectors
     for place, name in enumerate(NETWORKS if reduced else ()):
         task.private[name][users] = networks[:, place, :d, :d]

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from client_app.personalization.base import Tensors
 from client_app.training.compiler import redundancy_kernels
-from client_app.training.denormals import flushed_denormals
-from client_app.training.threads import spread
+from client_app.training.threads import run_kernel
 
 NETWORKS = ("projector_1", "projector_2", "predictor_1", "predictor_2")
 
@@ -122,15 +121,9 @@ def _compiled(
     of_local, of_networks = np.zeros_like(columns[0]), np.zeros_like(matrices)
     flat = (len(local), len(NETWORKS), width * width)
     counts = weights.contiguous().numpy()
-
-    def work(begin: int, end: int) -> None:
-        with flushed_denormals():
-            code.add_slopes(
-                begin, end, *columns, matrices.reshape(flat), counts, dtype(strength), dtype(kappa), of_local,
-                of_networks.reshape(flat),
-            )  # fmt: skip
-
-    spread(work, np.concatenate([[0], np.count_nonzero(counts, axis=1).cumsum()]))
+    scalars, slopes = (dtype(strength), dtype(kappa)), (of_local, of_networks.reshape(flat))
+    indptr = np.concatenate([[0], np.count_nonzero(counts, axis=1).cumsum()])
+    run_kernel(code.add_slopes, (*columns, matrices.reshape(flat), counts, *scalars, *slopes), indptr)
     found = {name: torch.from_numpy(of_networks[:, place, :d, :d]) for place, name in enumerate(NETWORKS)}
     return torch.from_numpy(of_local).transpose(1, 2), found
 

@@ -24,10 +24,9 @@ from bouquet.randomness import Purpose
 from client_app.personalization.base import PERSONAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import kernels, ncf_kernels, row_kernels
-from client_app.training.denormals import flushed_denormals
 from client_app.training.plain import train_plain
 from client_app.training.task import LocalTask
-from client_app.training.threads import spread
+from client_app.training.threads import run_kernel
 
 # Tables of the users of one block, in bytes: small enough to stay in the last-level cache of small machines.
 BLOCK_BYTES = 16 * 2**20
@@ -60,7 +59,7 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
         from client_app.training.compiled_ncf import fits_ncf, train_ncf
 
         if fits_ncf(task):
-            yield from train_ncf(task, code_ncf, spread)
+            yield from train_ncf(task, code_ncf)
             return
     if code is None and len(task.users) > 1:  # one person's device does without, as it should
         _say_once()
@@ -119,11 +118,7 @@ class _Block(Block):
             steps,
         )
 
-        def work(begin: int, end: int) -> None:
-            with flushed_denormals():
-                code.train_users(begin, end, *arguments)
-
-        spread(work, touched.indptr)
+        run_kernel(code.train_users, arguments, touched.indptr)
         task.private["user_embedding"][users] = vectors
         if task.whole_table:
             return self._with_untouched(trained, steps, losses)

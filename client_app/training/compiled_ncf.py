@@ -9,7 +9,7 @@ with widths padded to multiples of 4 by zeros, which training leaves zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
 from client_app.personalization.base import Changes
-from client_app.training.denormals import flushed_denormals
+from client_app.training.blocks import blocks
 from client_app.training.task import LocalTask
+from client_app.training.threads import run_kernel
 from models import Backbone, NestedBackbone, NeuralCollaborativeFiltering
-
-Spread = Callable[[Callable[[int, int], None], NDArray[np.int64]], None]
 
 # What the users of one block train, in bytes.
 BLOCK_BYTES = 16 * 2**20
@@ -42,23 +41,18 @@ def fits_ncf(task: LocalTask) -> bool:
     return task.backbone.kernel == "ncf" and task.options.weight_decay == 0 and arrays == set(task.trained)
 
 
-def train_ncf(
-    task: LocalTask, code: ModuleType, spread: Spread, alpha: float = 0.0, off_diagonal: bool = False
-) -> Iterator[Changes]:
+def train_ncf(task: LocalTask, code: ModuleType, alpha: float = 0.0, off_diagonal: bool = False) -> Iterator[Changes]:
     """Train blocks of users.
 
     Args:
         code: the module of kernels.
-        spread: calls work(begin, end) for parts of the users, given their number of rows as [k + 1] sums.
         alpha, off_diagonal: of decorrelation (HeteFedRec, eq. 13 and 14), which works on all rows; 0: there is none.
     """
     layout = _Layout(task)
     items = task.items()
     width = task.specs[_ITEMS].shape[1]
-    blocks = np.cumsum(4 * (items.lengths * width + layout.size)) // BLOCK_BYTES
-    for block in np.split(np.arange(len(task.users)), np.flatnonzero(np.diff(blocks)) + 1):
-        if len(block):
-            yield _train_block(task, layout, block, items.take(block), code, spread, (task.dtype(alpha), off_diagonal))
+    for block in blocks(task, 4 * (items.lengths * width + layout.size), BLOCK_BYTES):
+        yield _train_block(task, layout, block, items.take(block), code, (task.dtype(alpha), off_diagonal))
 
 
 class _Layout:
@@ -114,7 +108,7 @@ class _Layout:
 
 
 def _train_block(
-    task: LocalTask, layout: _Layout, users: NDArray[np.int64], rows: Ragged, code: ModuleType, spread: Spread,
+    task: LocalTask, layout: _Layout, users: NDArray[np.int64], rows: Ragged, code: ModuleType,
     decorrelation: tuple[np.floating, bool],
 ) -> Changes:  # fmt: skip
     options, owners = task.options, users[rows.row_of_value]
@@ -156,11 +150,7 @@ def _train_block(
         losses,
     )
 
-    def work(begin: int, end: int) -> None:
-        with flushed_denormals():
-            code.train_users(begin, end, *arguments)
-
-    spread(work, rows.indptr)
+    run_kernel(code.train_users, arguments, rows.indptr)
     trained = {_ITEMS: tables} | {name: networks[:, places] for name, places in layout.places.items()}
     for name, target in task.private.items():
         target[(owners, rows.values) if task.by_item(name) else users] = trained[name]

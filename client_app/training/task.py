@@ -114,6 +114,12 @@ class LocalTask:
         return self.options.weight_decay + (self.options.network_weight_decay if network else 0.0)
 
     @property
+    def plain_sgd(self) -> bool:
+        """Whether a step is no more than value -= rate · slope, and there are as many steps as epochs have batches."""
+        options, decays = self.options, any(self.decay(name) for name in self.trained)
+        return options.optimizer == "sgd" and options.early_stop_tolerance == 0 and not decays
+
+    @property
     def whole_table(self) -> bool:
         """Whether rows without samples change or matter too."""
         return self.options.weight_decay > 0 or any(method.whole_table for method in self.personalizations)

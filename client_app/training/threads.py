@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from client_app.training.denormals import flushed_denormals
 
 
 def threads() -> int:
@@ -15,7 +19,7 @@ def threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
-def spread(work, indptr: NDArray[np.int64]) -> None:  # type: ignore[no-untyped-def]
+def spread(work: Callable[[int, int], None], indptr: NDArray[np.int64]) -> None:
     """Call work(begin, end) for parts of the users with about equally many rows, on all threads."""
     count, users = threads(), len(indptr) - 1
     if count == 1 or users < 2 * count:
@@ -26,3 +30,13 @@ def spread(work, indptr: NDArray[np.int64]) -> None:  # type: ignore[no-untyped-
     with ThreadPoolExecutor(count) as pool:
         for done in [pool.submit(work, *pair) for pair in pairwise(bounds)]:
             done.result()
+
+
+def run_kernel(kernel: Callable[..., None], arguments: tuple[Any, ...], indptr: NDArray[np.int64]) -> None:
+    """kernel(begin, end, *arguments) for parts of the users, as `spread` has it, with those too small as 0."""
+
+    def work(begin: int, end: int) -> None:
+        with flushed_denormals():
+            kernel(begin, end, *arguments)
+
+    spread(work, indptr)
