@@ -25,6 +25,8 @@ config = "../ml-100k-fedavg.toml"    # relative to this file; may be left out
 settings = {local-epochs = 5}
 base = "fcf"                         # another row that this one is tested against, too
 settings-from = "../search"          # what a search chose for its row of this name; of the table: for all rows
+variant-of = "fedca"                 # a row above, whose settings this one has, chosen ones too, but for its own; and
+                                     # which it is tested against, if it has no other base
 line = "FedCA"                       # the curve of the figure that this row is a point of
 printed = {"sampled-99" = {"HR@10" = 0.48}}
 printed-source = "a paper, Table 2"
@@ -119,6 +121,7 @@ class Row(Part):
     settings: dict[str, Scalar] = {}
     base: str = ""
     settings_from: str = ""
+    variant_of: str = ""
     centralized: str = ""
     line: str = ""
     printed: dict[str, dict[str, float]] = {}
@@ -129,6 +132,11 @@ class Row(Part):
     def title(self) -> str:
         """What the row is called in the table."""
         return self.label or self.name
+
+    @property
+    def own_base(self) -> str:
+        """The row that this one is tested against beside the table's; "" for none."""
+        return self.base or self.variant_of
 
 
 class FigureOf(Part):
@@ -169,7 +177,7 @@ class Cell:
     Attributes:
         path: its results folder.
         settings: everything that it depends on; for a federated row a whole configuration.
-        chosen: what of it a search chose.
+        chosen: what of it a search chose, for the row itself.
         seedless: another seed gives the same numbers.
     """
 
@@ -216,11 +224,17 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
     over_all: dict[str, Scalar] = {}
     for text in overrides:
         over_all |= parse_pairs(text)
-    cells = []
+    cells: list[Cell] = []
+    by_name: dict[str, dict[str, Scalar]] = {}
     for row in table.rows:
         try:
-            chosen = None if row.centralized else chosen_for(row.name, row.settings_from, table.settings_from, base)
-            settings = _row_settings(row, base, table.settings, over_all, chosen)
+            own = row.centralized or row.variant_of
+            chosen = None if own else chosen_for(row.name, row.settings_from, table.settings_from, base)
+            if row.variant_of:
+                settings = _varied(row, by_name[row.variant_of], over_all)
+            else:
+                settings = _row_settings(row, base, table.settings, over_all, chosen)
+            by_name[row.name] = settings
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
         seedless = is_seedless(row.centralized or str(settings["strategy"]), not row.centralized, settings)
@@ -249,6 +263,20 @@ def _row_settings(
     everything = with_defaults(given)
     _require_order(row, everything)
     return {key: everything[key] for key in CENTRALIZED_KEYS} if row.centralized else everything
+
+
+def _varied(row: Row, settings: Mapping[str, Scalar], over_all: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The settings of another row but for what this one says, then `-c`."""
+    varied = {**settings, **row.settings, **over_all}
+    for key, value in row.settings.items():
+        if key not in over_all and settings.get(key) == value:
+            raise ConfigError(f"'{key}' is {value!r} in row '{row.variant_of}', too; leave it out.")
+    for key in RESERVED_KEYS:
+        if key in row.settings:
+            raise ConfigError(f"'{key}' is set by the table for every cell; leave it out.")
+    validate(varied)
+    _require_order(row, varied)
+    return varied
 
 
 def _require_order(row: Row, settings: Mapping[str, Scalar]) -> None:
@@ -294,15 +322,29 @@ def _check_names(table: TableFile) -> None:
             lookup(dict.fromkeys(rows), "row", row.base)
             if row.base == row.name:
                 raise ConfigError(f"row '{row.name}' is its own base.")
+        if row.variant_of:
+            _check_variant(row, table.rows)
         for candidates, figures in row.printed.items():
             _lookup_figures([candidates], figures)
         if row.centralized:
             lookup(dict.fromkeys(POOLED), "centralized model", row.centralized)  # nothing is imported for a name
-            if row.config or row.settings_from or not set(row.settings) <= set(OWN_KEYS):
+            if row.config or row.settings_from or row.variant_of or not set(row.settings) <= set(OWN_KEYS):
                 raise ConfigError(
                     f"row '{row.name}' is centralized: it takes the data settings of the table, and no config, "
-                    f"settings-from or settings of its own but {' and '.join(OWN_KEYS)}."
+                    f"settings-from, variant-of or settings of its own but {' and '.join(OWN_KEYS)}."
                 )
+
+
+def _check_variant(row: Row, rows: Sequence[Row]) -> None:
+    above = {other.name: other for other in rows[: rows.index(row)]}
+    if lookup(above, "earlier row", row.variant_of).centralized:
+        raise ConfigError(f"row '{row.name}' is a variant of '{row.variant_of}', which is centralized.")
+    if row.config or row.settings_from:
+        raise ConfigError(
+            f"row '{row.name}' has the settings of '{row.variant_of}': leave config and settings-from out."
+        )
+    if not row.settings:
+        raise ConfigError(f"row '{row.name}' is a variant of '{row.variant_of}' and has no settings of its own.")
 
 
 def _check_figure(table: TableFile) -> None:

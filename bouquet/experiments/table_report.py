@@ -22,7 +22,7 @@ from bouquet.experiments.latex import comment, tabular
 from bouquet.experiments.settings import literal, parse_pairs
 from bouquet.experiments.table_csv import csv_of, printed_figure
 from bouquet.experiments.table_figure import CSV, PNG, write_figure
-from bouquet.experiments.table_file import Cell, TableFile
+from bouquet.experiments.table_file import Cell, Row, TableFile
 from bouquet.experiments.table_results import Column, RowResult, row_results
 from bouquet.experiments.table_tests import how_tested, row_tests, test_tables
 from bouquet.files import write_atomically
@@ -71,7 +71,10 @@ def write_table(table: TableFile, cells: Sequence[Cell], out: Path, command: str
     parts += _notes(table, results)
     by_name = {cell.row.name: cell for cell in cells}
     trained = [(result.title, by_name[result.row.name]) for result in results if not result.row.centralized]
-    parts += sentences((title, cell.chosen, cell.settings) for title, cell in trained)
+    searched = [(title, cell) for title, cell in trained if not cell.row.variant_of]
+    parts += sentences((title, cell.chosen, cell.settings) for title, cell in searched)
+    if len(searched) < len(trained):
+        parts.append(_variants(table, [cell.row for _, cell in trained if cell.row.variant_of]))
     # Of a paper's table what stands around it is the paper's; whoever has the file alone still finds it there.
     in_latex = [comment(f"{table.title}\n{_protocol(table, results)}"), tabular(header, lines)]
     if table.figure is not None and (drawn := write_figure(table, results, columns, out)):
@@ -241,6 +244,17 @@ def _main_table(results: Sequence[RowResult], columns: Sequence[Column], extra: 
             line += ["–" if value is None else figure(value, digits) for value in found]
         lines.append(line)
     return header, lines
+
+
+def _variants(table: TableFile, rows: Sequence[Row]) -> str:
+    """Which rows have the settings of another one, and what of them is theirs."""
+    titles = {row.name: row.title for row in table.rows}
+    words = [
+        f"{row.title} ({titles[row.variant_of]} with "
+        f"{', '.join(f'{key} = {literal(value)}' for key, value in row.settings.items())})"
+        for row in rows
+    ]
+    return f"One thing changed, and nothing searched anew: {'; '.join(words)}."
 
 
 def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:

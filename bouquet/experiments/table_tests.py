@@ -37,7 +37,7 @@ def row_tests(table: TableFile, results: Sequence[RowResult], columns: Sequence[
     """Each row against the row `against`, then each row against its own base; without pairs nothing."""
     by_name = {result.row.name: result for result in results}
     pairs = [(row.name, table.against) for row in table.rows if row.name != table.against]
-    pairs += [(row.name, row.base) for row in table.rows]
+    pairs += [(row.name, row.own_base) for row in table.rows]
     pairs = [pair for pair in dict.fromkeys(pairs) if by_name.keys() >= set(pair)]
     samples = {column: {name: result.sample(column) for name, result in by_name.items()} for column in columns}
     asked = [(column, *pair) for column in columns for pair in pairs]

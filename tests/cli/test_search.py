@@ -624,6 +624,63 @@ def test_a_search_that_has_not_ended_is_refused(copied):
         cells(copied.parent)
 
 
+VARIANT = """
+title = "One thing changed"
+seeds = [0]
+
+[settings]
+num-server-rounds = 2
+min-interactions = 60
+max-users = 100
+
+[[rows]]
+name = "plain"
+label = "FedAvg"
+settings-from = "out"
+
+[[rows]]
+name = "slow"
+label = "slower"
+variant-of = "plain"
+settings = {learning-rate = 0.001}
+"""
+
+
+def test_a_variant_changes_one_thing_of_what_was_chosen(copied, bouquet):
+    """All other settings are the row's, chosen or not; it is tested against it, and is said not to be searched."""
+    plain, slow = cells(copied.parent, VARIANT)
+    assert slow.settings["learning-rate"] == 0.001 != plain.settings["learning-rate"]
+    assert {**slow.settings, "learning-rate": 0} == {**plain.settings, "learning-rate": 0}
+    out = copied.parent / "table"
+    ended = bouquet("table", copied.parent / "table.toml", "--out", out, "--engine", "local")
+    assert ended.status == 0, ended.err
+    written = (out / "table.md").read_text()
+    assert "One thing changed, and nothing searched anew: slower (FedAvg with learning-rate = 0.001)." in written
+    assert "Not searched" not in written
+    tests = written.partition("Difference to the own base")[2]
+    assert [cell.strip() for cell in tests.splitlines()[4].split("|")][1:3] == ["slower", "FedAvg"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('variant-of = "plain"', 'variant-of = "plian"', "There is no earlier row 'plian'. Did you mean 'plain'?"),
+        ('variant-of = "plain"', 'variant-of = "slow"', "There is no earlier row 'slow'"),
+        ('variant-of = "plain"', 'variant-of = "plain"\nsettings-from = "out"', "has the settings of 'plain': leave"),
+        ("settings = {learning-rate = 0.001}", "", "is a variant of 'plain' and has no settings of its own"),
+        ("{learning-rate = 0.001}", "{max-users = 100}", "'max-users' is 100 in row 'plain', too; leave it out."),
+        ("{learning-rate = 0.001}", "{seed = 3}", "'seed' is set by the table for every cell; leave it out."),
+        ("{learning-rate = 0.001}", '{split = "ratio"}', "All rows of a table are on the same data and split"),
+        ('label = "FedAvg"\nsettings-from = "out"', 'centralized = "ease"', "of 'plain', which is centralized."),
+    ],
+)
+def test_what_a_variant_cannot_be(copied, old, new, sentence):
+    assert old in VARIANT
+    with pytest.raises(ConfigError) as error:
+        cells(copied.parent, VARIANT.replace(old, new, 1))
+    assert sentence in str(error.value)
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 

@@ -231,5 +231,7 @@ def test_a_line_without_a_figure_is_refused(tmp_path):
 def test_a_centralized_row_sets_nothing_but_its_training_share(tmp_path):
     file = tmp_path / "table.toml"
     file.write_text(SHARES.replace("settings = {training-share = 0.3}", "settings = {split-seed = 3}", 1))
-    with pytest.raises(ConfigError, match="no config, settings-from or settings of its own but training-share"):
+    with pytest.raises(
+        ConfigError, match="no config, settings-from, variant-of or settings of its own but training-share"
+    ):
         cells_of(read_table_file(file), tmp_path, tmp_path / "out", [])
