@@ -40,6 +40,10 @@ class RunFailed(BouquetError):
     """A run cannot go on: too few nodes came, or too few of them gave valid replies."""
 
 
+class Diverged(RunFailed):
+    """Training has run away: what users sent, or what the server made of it, are no numbers to go on with."""
+
+
 def tell(error: BouquetError) -> None:
     """Say what ends this command to the program that called it, if one did."""
     if path := os.environ.get(ERROR_FILE):

@@ -58,6 +58,9 @@ from bouquet.records import (
 
 PROTOCOL = 2
 
+# How the reason begins of a user whose training left numbers that are not finite.
+DIVERGED = "training diverged"
+
 ROSTER, TRAIN, EVALUATE = "query.roster", "train", "evaluate"
 
 # Arrays about users that a node may send beside its update of the shared arrays; a test holds every reply against it.

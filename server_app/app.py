@@ -117,11 +117,21 @@ def summary(strategy: BaseStrategy, seconds: float) -> dict[str, object]:
         "bytes": traffic(rounds, best.round),
         "seconds": {"total": seconds, "per_round": sum(line["seconds"]["total"] for line in rounds) / len(rounds)},
         "failures": sum(len(line["failures"]) for line in rounds),
+        **diverged(strategy),
         **attack_summary(config, roster.users, roster.num_items, rounds, best.round),
         **training_summary(rounds, best.round),
         **({"privacy": privacy.results()} if privacy else {}),
         **strategy.results(),
     }
+
+
+def diverged(strategy: BaseStrategy) -> dict[str, object]:
+    """What is said of a run that ended because training ran away; nothing of any other."""
+    if strategy.diverged is None:
+        return {}
+    server_round, reason = strategy.diverged
+    said = f"Training diverged in round {server_round}; the best round before it is reported. {reason}"
+    return {"diverged": {"round": server_round, "reason": reason}, "remarks": [said]}
 
 
 def traffic(rounds: Sequence[Mapping[str, Any]], best_round: int) -> dict[str, Any]:

@@ -164,6 +164,8 @@ class Search:
         state, error = "complete", ""
         try:
             execute(settings, self.nodes, self.engine, screen)
+            if ran_away := RunDirectory(folder).read_summary().get("diverged"):
+                state, error = "failed", f"Training diverged in round {ran_away['round']}: {ran_away['reason']}"
         except Pruned:
             state = "pruned"
         except BouquetError as failed:

@@ -269,6 +269,8 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
             f"Chosen by NDCG@10 (full) on the validation items, of at most {VALIDATION_USERS:,} users drawn at random: "
             f"{'; '.join(chosen)}."
         )
+    if diverged := [f"{result.title} ({words})" for result in results if (words := result.diverged())]:
+        notes.append(f"Training diverged, and the best round before it is reported: {', '.join(diverged)}.")
     if deltas := sorted({f"{spent[1]:.3g}" for result in results if (spent := result.spent())}):
         notes.append(
             f"ε: of all that the server publishes, to add or remove one user, at δ = {' or '.join(deltas)}; such "

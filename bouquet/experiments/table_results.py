@@ -124,6 +124,11 @@ class RowResult:
         shown = {name: found[:1] if len(set(found)) == 1 else found for name, found in values.items()}
         return ", ".join(f"{name} {' / '.join(found)}" for name, found in shown.items())
 
+    def diverged(self) -> str:
+        """Which seeds diverged, and when; empty where none did."""
+        found = [(run.settings["seed"], run.summary["diverged"]) for run in self.runs if "diverged" in run.summary]
+        return ", ".join(f"seed {seed} in round {told['round']}" for seed, told in found)
+
     def spent(self) -> tuple[float, float] | None:
         """ε and δ of the runs, the largest of them; None where sums have no noise that is accounted for."""
         found = [run.summary.get("privacy") for run in self.runs]

@@ -15,7 +15,7 @@ from bouquet.errors import WireError
 from bouquet.evaluation.metrics import PARTS
 from bouquet.packed import by_entry, surely_finite
 from bouquet.ragged import Ragged, follow_one_another, one_after_another
-from bouquet.wire import WITHIN, EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
+from bouquet.wire import DIVERGED, WITHIN, EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
 from client_app.node.attacks import lies, lying_among
 from client_app.node.groups import Prefixes, join_evaluation, join_training, split, split_by_origin
 from client_app.node.host import Host
@@ -352,7 +352,7 @@ def _diverged(changes: Changes, private: Values) -> dict[int, str]:
     bad["its update"] = ~changes.finite()
     for name, unfit in bad.items():
         for place in np.flatnonzero(unfit).tolist():
-            found.setdefault(place, f"training diverged: {name} is not finite; try a smaller learning-rate")
+            found.setdefault(place, f"{DIVERGED}: {name} is not finite; try a smaller learning-rate")
     return found
 
 

@@ -16,6 +16,7 @@ from bouquet.attacks import refuse_in_deployment
 from bouquet.catalogue import read_catalogue
 from bouquet.config import Options, RunConfig
 from bouquet.engines.release import is_simulated
+from bouquet.errors import Diverged
 from bouquet.records import pack, unpack
 from bouquet.reporting.events import event
 from bouquet.reporting.run_directory import RunDirectory
@@ -51,6 +52,8 @@ class BaseStrategy(Hooks, Strategy):
         self._reported = Reported(self)
         self._tracking = Tracking(self)
         self._masks: SecureSums | None = None
+        # The round in which training ran away, and why; such a run ends before it.
+        self.diverged: tuple[int, str] | None = None
 
     def summary(self) -> None:
         """Nothing to add: the results folder has the configuration."""
@@ -111,7 +114,15 @@ class BaseStrategy(Hooks, Strategy):
                 replies = self._ask_to_train(server_round, arrays, paces[TRAIN])
                 return time.perf_counter(), *self.aggregate_train(server_round, replies)
 
-            trained, new_arrays, train_metrics = self._with_enough(train, server_round, look)
+            try:
+                trained, new_arrays, train_metrics = self._with_enough(train, server_round, look)
+            except Diverged as error:
+                # Who waits for a better round has the best one already.
+                if not (self.config.patience and self.best.round):
+                    raise
+                self.diverged = server_round, str(error)
+                event("diverged", round=server_round, reason=str(error))
+                break
             arrays = result.arrays = new_arrays or arrays
             result.train_metrics_clientapp[server_round] = train_metrics or MetricRecord()
             aggregated = evaluated = time.perf_counter()

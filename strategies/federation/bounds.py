@@ -35,6 +35,7 @@ LEAST_PARTS = 5
 WEIGHED_ROOM = 6.0
 # Times the limit: beyond it a part is refused.
 BEYOND_ALL = 100.0
+FAR_LARGER = "far larger"
 # The largest norm whose square is a 32-bit number; whoever is above it is refused whatever the bound is.
 LARGEST = math.sqrt(float(np.finfo(np.float32).max))
 
@@ -105,7 +106,7 @@ def _outcome(replies: list[TrainReply], bad: list[NDArray[np.bool_]], scaled: li
         users += int(clipped.sum()) if reply.rows else len(reply.users) * int(clipped.any())
         nodes += bool(clipped.any())
         if bad[place].any():
-            reason = "its update is far larger than those of the other users of the round"
+            reason = f"its update is {FAR_LARGER} than those of the other users of the round"
             if not reply.rows:
                 refused[place] = reason
                 continue

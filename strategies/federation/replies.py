@@ -11,10 +11,12 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from bouquet.errors import RunFailed, WireError
+from bouquet.errors import Diverged, RunFailed, WireError
 from bouquet.randomness import Words
 from bouquet.records import message_bytes
 from bouquet.reporting.words import harmless
+from bouquet.wire import DIVERGED
+from strategies.federation.bounds import FAR_LARGER
 
 # Characters of an error that a node gives.
 LONGEST_ERROR = 2000
@@ -56,6 +58,11 @@ class Failure:
     node: int
     users: int
     reason: str
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training ran away there, and nothing else went wrong."""
+        return DIVERGED in self.reason or FAR_LARGER in self.reason
 
     def __post_init__(self) -> None:
         # Much of it is a node's own words, and people read them in a terminal.
@@ -175,6 +182,7 @@ def require_enough(received: Received, asked: int, least: float, what: str) -> N
 
     Raises:
         NodesGone: they would be enough, had no node gone away.
+        Diverged: nobody is missing for another reason than that training ran away.
         RunFailed: names the counts and the first reason.
     """
     valid = sum(len(users) for users in received.users)
@@ -182,6 +190,8 @@ def require_enough(received: Received, asked: int, least: float, what: str) -> N
         reason = received.failures[0].reason if received.failures else "no messages were sent"
         gone = sum(failure.users for failure in received.failures if failure.node in received.silent)
         kind = NodesGone if gone and valid + gone >= least * asked else RunFailed
+        if received.failures and all(failure.diverged for failure in received.failures):
+            kind = Diverged
         raise kind(f"{what}: only {valid} of {asked} users gave a valid reply. The first failure says: {reason}")
 
 

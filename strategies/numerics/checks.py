@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.errors import RunFailed
+from bouquet.errors import Diverged
 
 
 def refuse_non_finite(rows: NDArray[Any], where: str, start: int = 0) -> None:
@@ -33,14 +33,14 @@ def refuse_broken_state(arrays: Mapping[str, NDArray[Any]], when: str) -> None:
         arrays: by name; those that are not made of floating-point numbers are not looked at.
         when: at the beginning of the sentence.
     Raises:
-        RunFailed: names the first array that is not.
+        Diverged: names the first array that is not.
     """
     for name, values in arrays.items():
         if values.dtype.kind != "f" or not values.size:
             continue
         # Smallest and largest show both NaN and infinity, and take no memory.
         if not (np.isfinite(values.min()) and np.isfinite(values.max())):
-            raise RunFailed(
+            raise Diverged(
                 f"{when}: '{name}' has values that are not finite. Try a smaller learning-rate or server-learning-rate."
             )
 
