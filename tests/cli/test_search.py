@@ -347,6 +347,58 @@ def test_a_trial_that_fails_is_recorded_and_the_others_go_on(tmp_path):
     assert "failed: The run failed: Round 1: only 0 of 120 users" in (out / "search.md").read_text()
 
 
+DIVERGING = """
+title = "One that diverges"
+trials = 4
+seed = 1
+sampler = "random"
+
+[settings]
+strategy = "fcf"
+num-server-rounds = 40
+evaluate-every = 1
+patience = 40
+min-interactions = 60
+max-users = 120
+local-epochs = 5
+user-learning-rate = 20.0
+server-optimizer = "sgd"
+server-learning-rate = 200.0
+
+[search]
+learning-rate = {choices = [0.1, 100.0]}
+
+[[rows]]
+name = "far"
+label = "Far"
+"""
+
+
+@needs_optuna
+def test_what_diverged_is_not_chosen_whatever_it_had_reached(tmp_path):
+    """As a run on its own it has a best round, which a table reports."""
+    out = search(tmp_path, DIVERGING)
+    diverged = [line for line in trials_of(out) if line["learning-rate"] == "100.0"]
+    assert 0 < len(diverged) < 4
+    for line in diverged:
+        assert line["state"] == "failed"
+        assert float(line["validation_ndcg@10"]) > 0
+        assert line["error"].startswith("Training diverged in round")
+    assert read_chosen(out)["far"].settings == {"learning-rate": 0.1}
+
+
+def test_a_table_says_which_seeds_diverged(tmp_path, bouquet):
+    text = DIVERGING.split("[search]")[0].replace("trials = 4\n", "").replace('sampler = "random"\n', "")
+    text = text.replace("seed = 1", "seeds = [0, 1]").replace("[settings]", "[settings]\nlearning-rate = 100.0")
+    (tmp_path / "table.toml").write_text(text + '[[rows]]\nname = "far"\nlabel = "Far"\n')
+    out = tmp_path / "table"
+    ended = bouquet("table", tmp_path / "table.toml", "--out", out, "--engine", "local")
+    assert ended.status == 0, ended.err
+    rounds = [RunDirectory(out / "cells" / "far" / f"seed-{s}").read_summary()["diverged"]["round"] for s in (0, 1)]
+    words = f"Far (seed 0 in round {rounds[0]}, seed 1 in round {rounds[1]})"
+    assert f"Training diverged, and the best round before it is reported: {words}." in (out / "table.md").read_text()
+
+
 def test_without_optuna_one_is_told_the_extra(tmp_path):
     (tmp_path / "search.toml").write_text(SEARCH)
     done = without(["optuna"], "search", str(tmp_path / "search.toml"), "--out", str(tmp_path / "out"))
