@@ -181,7 +181,10 @@ class RoundOptions(Options):
         "summary.",
     )
     patience: int = Field(
-        0, ge=0, description="The run ends after so many evaluations without a new best on validation; 0: never."
+        0,
+        ge=0,
+        description="The run ends after so many evaluations without a new best on validation, and where training "
+        "diverges after an evaluation; 0: never.",
     )
     checkpoint_every: int = Field(10, ge=0, description="Rounds between checkpoints; 0: none.")
     catalogue_file: str = Field(
