@@ -279,7 +279,7 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
     if any(result.movement() for result in results) and "movement" in table.extra:
         notes.append(
             "Private tables moved by: distance of a user's own item table after its last training from where it began, "
-            "over the norm of that; mean over users and seeds."
+            "over the norm of that; mean over users and over seeds that did not diverge."
         )
     complete = {result.row.name for result in results}
     missing = [row.title for row in table.rows if row.name not in complete]

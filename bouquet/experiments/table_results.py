@@ -112,8 +112,12 @@ class RowResult:
         return None if None in found else float(np.mean(found))
 
     def movement(self) -> dict[str, float]:
-        """How far each private item table has moved, averaged over seeds; empty where users have none of their own."""
-        found = [run.summary.get("moved", {}).get("tables", {}) for run in self.runs]
+        """How far each private item table has moved, averaged over seeds; empty where users have none of their own.
+
+        Where training diverged, what is left of the tables is not what was recommended with.
+        """
+        sound = [run for run in self.runs if "diverged" not in run.summary]
+        found = [run.summary.get("moved", {}).get("tables", {}) for run in sound] or [{}]
         common = [name for name in found[0] if all(name in tables for tables in found)]
         return {name: float(np.mean([tables[name] for tables in found])) for name in common}
 
