@@ -33,7 +33,7 @@ def spread(work: Callable[[int, int], None], indptr: NDArray[np.int64]) -> None:
 
 
 def run_kernel(kernel: Callable[..., None], arguments: tuple[Any, ...], indptr: NDArray[np.int64]) -> None:
-    """kernel(begin, end, *arguments) for parts of the users, as `spread` has it, with those too small as 0."""
+    """As `spread`, of kernel(begin, end, *arguments); numbers too small for full precision count as 0."""
 
     def work(begin: int, end: int) -> None:
         with flushed_denormals():

@@ -20,14 +20,14 @@ FAR = {
 }
 
 
-@pytest.mark.parametrize("nodes", [1, 7])
+@pytest.mark.parametrize("nodes", [1, 7, 40])
 def test_a_run_that_waits_for_a_better_round_keeps_its_best(tmp_path, nodes):
     directory = run_here(tmp_path / "run", small_settings(tmp_path, **FAR, patience=40), nodes)
     summary, rounds = directory.read_summary(), directory.rounds()
     assert summary["status"] == "completed"
     assert 1 <= summary["best_round"] <= summary["rounds"] == len(rounds) < 40
     assert summary["diverged"]["round"] == len(rounds) + 1
-    assert "only 0 of 40 users gave a valid reply" in summary["diverged"]["reason"]
+    assert "of 40 users gave a valid reply" in summary["diverged"]["reason"]
     (remark,) = summary["remarks"]
     assert remark.startswith(f"Training diverged in round {len(rounds) + 1}; the best round before it is reported.")
     best = rounds[summary["best_round"] - 1]
