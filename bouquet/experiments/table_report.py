@@ -282,7 +282,8 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
             "over the norm of that; mean over users and over seeds that did not diverge."
         )
     complete = {result.row.name for result in results}
-    missing = [row.title for row in table.rows if row.name not in complete]
+    # By the names that --only takes: a row with leaky negatives often has the label of an honest one.
+    missing = [row.name for row in table.rows if row.name not in complete]
     if missing:
         notes.append(f"Not there yet: {', '.join(missing)}.")
     return notes

@@ -162,7 +162,7 @@ def test_only_some_rows(tmp_path, bouquet):
     ended = bouquet(*arguments, "popularity")
     assert ended.status == 0
     text = (tmp_path / "out" / "table.md").read_text()
-    assert "Not there yet: FedAvg, FedAvg." in text
+    assert "Not there yet: fedavg, fedavg-paper." in text
     assert "Difference to" not in text
     assert bouquet(*arguments, "popularty").err.startswith("There is no row 'popularty'. Did you mean 'popularity'?")
 
