@@ -6,6 +6,7 @@ exits with the status of the class; nothing else of the program catches these.
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 ERROR_FILE = "BOUQUET_ERROR_FILE"
@@ -22,6 +23,10 @@ class ConfigError(BouquetError):
     """A setting is unknown, of the wrong type, or impossible together with another one."""
 
     exit_status = 2
+
+
+class MissingPackage(ConfigError):
+    """A package is not installed that this needs; whether anything else is wrong is not known."""
 
 
 class DataError(BouquetError):
@@ -55,5 +60,11 @@ def told(path: Path) -> BouquetError | None:
     if not path.exists():
         return None
     said = json.loads(path.read_text())
-    kinds = {kind.__name__: kind for kind in BouquetError.__subclasses__()}
+    kinds = {kind.__name__: kind for kind in _kinds_of(BouquetError)}
     return kinds.get(said["kind"], BouquetError)(said["sentence"])
+
+
+def _kinds_of(kind: type[BouquetError]) -> Iterator[type[BouquetError]]:
+    for narrower in kind.__subclasses__():
+        yield narrower
+        yield from _kinds_of(narrower)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from bouquet.errors import ConfigError
+from bouquet.errors import MissingPackage
 
 EXTRAS = {
     "cvxpy": "solver",
@@ -42,10 +42,10 @@ def need(module: str, what: str) -> None:
     Args:
         what: that needs it, as the beginning of a sentence.
     Raises:
-        ConfigError: names the package and the extra.
+        MissingPackage: names the package and the extra.
     """
     if not is_there(module):
-        raise ConfigError(missing(module, what))
+        raise MissingPackage(missing(module, what))
 
 
 def missing(module: str, what: str = "") -> str:

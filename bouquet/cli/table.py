@@ -114,6 +114,9 @@ def table_command(
         if kept is not None:
             taken = {cell.path for cell in chosen if state_of(cell) is not State.DONE and _take(cell, kept, console)}
         states = {cell.path: state_of(cell) for cell in cells}
+        for cell in chosen:
+            if cell.lacks is not None and states[cell.path] is not State.DONE:
+                raise ConfigError(f"Row '{cell.row.name}': {cell.lacks}")
         starting = [cell for cell in chosen if states[cell.path] is State.START and not cell.row.centralized]
         refuse_runs({f"Cell {cell.title}": parsed(cell.settings).run for cell in starting}, nodes)
         for number, cell in enumerate(chosen, start=1):

@@ -38,7 +38,7 @@ centralized = "popularity"
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,7 +47,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from bouquet.config import Scalar, check, defaults, did_you_mean, lookup, parsed
-from bouquet.errors import ConfigError
+from bouquet.errors import ConfigError, MissingPackage
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
 from bouquet.experiments.baselines import ANOTHER_ROW
 from bouquet.experiments.chosen import Chosen, chosen_for
@@ -179,6 +179,7 @@ class Cell:
         settings: everything that it depends on; for a federated row a whole configuration.
         chosen: what of it a search chose, for the row itself.
         seedless: another seed gives the same numbers.
+        lacks: why it cannot be run here. Its settings are not checked further, and a kept cell has been run with them.
     """
 
     row: Row
@@ -187,6 +188,7 @@ class Cell:
     settings: Mapping[str, Scalar]
     chosen: Chosen | None = None
     seedless: bool = False
+    lacks: MissingPackage | None = None
 
     @property
     def title(self) -> str:
@@ -231,9 +233,9 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
             own = row.centralized or row.variant_of
             chosen = None if own else chosen_for(row.name, row.settings_from, table.settings_from, base)
             if row.variant_of:
-                settings = _varied(row, by_name[row.variant_of], over_all)
+                settings, lacks = _varied(row, by_name[row.variant_of], over_all)
             else:
-                settings = _row_settings(row, base, table.settings, over_all, chosen)
+                settings, lacks = _row_settings(row, base, table.settings, over_all, chosen)
             by_name[row.name] = settings
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
@@ -241,15 +243,19 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
         seeds = row.seeds or table.seeds
         for seed in seeds[:1] if seedless else seeds:
             path = out / "cells" / row.name / f"seed-{seed}"
-            cells.append(Cell(row, seed, path, settings | {"seed": seed}, chosen, seedless))
+            cells.append(Cell(row, seed, path, settings | {"seed": seed}, chosen, seedless, lacks))
     _require_shared(cells)
     return cells
 
 
 def _row_settings(
     row: Row, base: Path, common: Mapping[str, Scalar], over_all: Mapping[str, Scalar], chosen: Chosen | None
-) -> dict[str, Scalar]:
-    """All settings of a row but its seed: defaults, its configuration file, the table's, the row's, then `-c`."""
+) -> tuple[dict[str, Scalar], MissingPackage | None]:
+    """All settings of a row but its seed: defaults, its configuration file, the table's, the row's, then `-c`.
+
+    Returns:
+        The settings, and what is missing here to check and to run them.
+    """
     in_file = read_config_file(base / row.config) if row.config else {}
     explicit = {**common, **row.settings, **over_all}
     given = chosen.under(in_file, explicit) if chosen else {**in_file, **explicit}
@@ -259,14 +265,16 @@ def _row_settings(
     if row.centralized:
         check(given, option_classes())
         given = {key: value for key, value in given.items() if key in CENTRALIZED_KEYS}
-    validate(given)
+    lacks = _lacking(validate, given)
     everything = with_defaults(given)
-    _require_order(row, everything)
-    return {key: everything[key] for key in CENTRALIZED_KEYS} if row.centralized else everything
+    lacks = lacks or _lacking(_require_order, row, everything)
+    return {key: everything[key] for key in CENTRALIZED_KEYS} if row.centralized else everything, lacks
 
 
-def _varied(row: Row, settings: Mapping[str, Scalar], over_all: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The settings of another row but for what this one says, then `-c`."""
+def _varied(
+    row: Row, settings: Mapping[str, Scalar], over_all: Mapping[str, Scalar]
+) -> tuple[dict[str, Scalar], MissingPackage | None]:
+    """The settings of another row but for what this one says, then `-c`; as `_row_settings`."""
     varied = {**settings, **row.settings, **over_all}
     for key, value in row.settings.items():
         if key not in over_all and settings.get(key) == value:
@@ -274,9 +282,16 @@ def _varied(row: Row, settings: Mapping[str, Scalar], over_all: Mapping[str, Sca
     for key in RESERVED_KEYS:
         if key in row.settings:
             raise ConfigError(f"'{key}' is set by the table for every cell; leave it out.")
-    validate(varied)
-    _require_order(row, varied)
-    return varied
+    return varied, _lacking(validate, varied) or _lacking(_require_order, row, varied)
+
+
+def _lacking(check: Callable[..., None], *of: object) -> MissingPackage | None:
+    """The package that a check of settings would need; a table of kept cells is made without it."""
+    try:
+        check(*of)
+    except MissingPackage as error:
+        return error
+    return None
 
 
 def _require_order(row: Row, settings: Mapping[str, Scalar]) -> None:

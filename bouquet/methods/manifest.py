@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from bouquet.config import Options, Scalar
-from bouquet.errors import ConfigError
+from bouquet.errors import ConfigError, MissingPackage
 from bouquet.extras import EXTRAS, is_there, missing
 
 
@@ -123,5 +123,5 @@ def class_at(place: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, SyntaxError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS and not is_there(error.name):
-            raise ConfigError(missing(error.name, place)) from None
+            raise MissingPackage(missing(error.name, place)) from None
         raise ConfigError(f"A manifest names '{place}', which cannot be imported: {error}.") from error

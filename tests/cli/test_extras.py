@@ -67,17 +67,36 @@ def test_the_plain_install_runs(tmp_path, strategy):
     assert "EASE, all data pooled" in done.stdout
 
 
-def test_a_table_is_made_again_from_the_kept_cells_that_come_with_the_project(tmp_path):
-    """Models of pooled data that need torch are among its rows; none is trained, and the page has what comes."""
+@pytest.mark.parametrize(
+    ("table", "page"),
+    [("champions-ml-100k", "champions"), ("searched-ml-100k", "searched"), ("hetefedrec-ml-100k", "hetefedrec")],
+)
+def test_a_table_is_made_again_from_the_kept_cells_that_come_with_the_project(tmp_path, table, page):
+    """Pooled models and devices that need torch or scikit-learn are among its rows; the page has what comes."""
     results, out = REPOSITORY / "docs/results", tmp_path / "out"
     shutil.copytree(results / "cells/ml-100k", tmp_path / "cells/ml-100k")
-    table = REPOSITORY / "configs/tables/champions-ml-100k.toml"
-    done = without(EXTRAS, "table", str(table), "--out", str(out), "--cells", str(tmp_path / "cells"))
+    file = REPOSITORY / f"configs/tables/{table}.toml"
+    done = without(EXTRAS, "table", str(file), "--out", str(out), "--cells", str(tmp_path / "cells"))
     assert done.returncode == 0, done.stderr
-    page = (results / "champions.md").read_text().splitlines()
+    shown = (results / f"{page}.md").read_text().splitlines()
     rows = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| ")]
     assert len(rows) > 10
-    assert [row for row in rows if row not in page] == []
+    assert [row for row in rows if row not in shown] == []
+
+
+def test_a_table_whose_cells_are_not_all_kept_is_refused_before_its_first_run(tmp_path):
+    """Kept, a row is taken though a package of it is missing; a row that would have to be run is not begun."""
+    shutil.copytree(REPOSITORY / "docs/results/cells/ml-100k", tmp_path / "cells/ml-100k")
+    file = str(REPOSITORY / "configs/tables/hetefedrec-ml-100k.toml")
+    arguments = ("table", file, "--out", str(tmp_path / "out"), "--cells", str(tmp_path / "cells"), "--engine", "local")
+    done = without(["torch"], *arguments, "-c", "learning-rate=0.07")
+    assert done.returncode == 2, done.stdout
+    assert done.stderr == (
+        "Row 'ncf-all-small': client_app.personalization.hetefedrec:Decorrelation needs torch, which is not installed: "
+        'pip install "bouquet[torch]".\n'
+    )
+    assert "] " not in done.stdout  # no cell has been counted
+    assert not (tmp_path / "out/cells/ncf-all-small").exists()
 
 
 MISSING = {
