@@ -22,7 +22,7 @@ from bouquet.cli.beforehand import refuse_folder, refuse_runs
 from bouquet.cli.run import engine_of, execute
 from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig, lookup, parsed
-from bouquet.errors import BouquetError, ConfigError, RunFailed
+from bouquet.errors import BouquetError, ConfigError, MissingPackage, RunFailed
 from bouquet.experiments.baselines import evaluate_centralized
 from bouquet.experiments.ground import ground_of, summary_of
 from bouquet.experiments.kept_cells import to_run, write_cell
@@ -77,7 +77,8 @@ def tables_command(
         raise ConfigError("Two of the tables have one name, and so they would have one folder.")
     for file, place in places.items():
         found = ready_made(file, TABLES)
-        cells_of(read_table_file(found), found.parent, place, overrides)
+        cells = cells_of(read_table_file(found), found.parent, place, overrides)
+        _refuse_lacking(_chosen(cells, only), kept)
     for file, place in places.items():
         table_command(file, place, overrides, nodes, engine, only, kept)
     pages = [re.sub("^#", "##", (place / "table.md").read_text(), flags=re.MULTILINE) for place in places.values()]
@@ -103,9 +104,10 @@ def table_command(
     cells = cells_of(table, place.parent, out, overrides)
     for name in only:
         lookup({row.name: row for row in table.rows}, "row", name)
-    chosen = [cell for cell in cells if not only or cell.row.name in only]
+    chosen = _chosen(cells, only)
     if kept is not None:
         refuse_unfit(table, cells)
+    _refuse_lacking(chosen, kept)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     refuse_folder(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -114,9 +116,6 @@ def table_command(
         if kept is not None:
             taken = {cell.path for cell in chosen if state_of(cell) is not State.DONE and _take(cell, kept, console)}
         states = {cell.path: state_of(cell) for cell in cells}
-        for cell in chosen:
-            if cell.lacks is not None and states[cell.path] is not State.DONE:
-                raise ConfigError(f"Row '{cell.row.name}': {cell.lacks}")
         starting = [cell for cell in chosen if states[cell.path] is State.START and not cell.row.centralized]
         refuse_runs({f"Cell {cell.title}": parsed(cell.settings).run for cell in starting}, nodes)
         for number, cell in enumerate(chosen, start=1):
@@ -132,6 +131,23 @@ def table_command(
     files = ["table.md", "table.csv", *([CSV, PNG] if table.figure is not None else []), "table.tex"]
     shown = [str(out / name) for name in files if (out / name).exists()]
     console.print(f"\n{written}\nWritten: {', '.join(shown[:-1])} and {shown[-1]}")
+
+
+def _chosen(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+    return [cell for cell in cells if not only or cell.row.name in only]
+
+
+def _refuse_lacking(cells: Sequence[Cell], kept: Path | None) -> None:
+    """Before the first run: refuse a cell that would have to be run without a package that it needs.
+
+    Raises:
+        MissingPackage: names the row, the package and the extra.
+    """
+    for cell in cells:
+        if cell.lacks is None or state_of(cell) is State.DONE:
+            continue
+        if kept is None or kept_cell_of(cell, kept)[0] is None:
+            raise MissingPackage(f"Row '{cell.row.name}': {cell.lacks}")
 
 
 def _take(cell: Cell, kept: Path, console: Console) -> bool:

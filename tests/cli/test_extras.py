@@ -5,6 +5,7 @@ A package is hidden from a process of its own, which then finds it as little as 
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tomllib
 
 import pytest
 
+from bouquet.errors import ERROR_FILE, MissingPackage, told
 from bouquet.extras import EXTRAS
 from tests.conftest import REPOSITORY
 
@@ -32,10 +34,10 @@ main()
 """
 
 
-def without(hidden, *arguments):
+def without(hidden, *arguments, **environment):
     """The program where some modules are not there."""
-    command = [sys.executable, "-c", HIDING, ",".join(hidden), *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    command, env = [sys.executable, "-c", HIDING, ",".join(hidden), *arguments], {**os.environ, **environment}
+    return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_every_module_comes_with_an_extra_and_no_extra_is_forgotten():
@@ -84,19 +86,34 @@ def test_a_table_is_made_again_from_the_kept_cells_that_come_with_the_project(tm
     assert [row for row in rows if row not in shown] == []
 
 
-def test_a_table_whose_cells_are_not_all_kept_is_refused_before_its_first_run(tmp_path):
-    """Kept, a row is taken though a package of it is missing; a row that would have to be run is not begun."""
-    shutil.copytree(REPOSITORY / "docs/results/cells/ml-100k", tmp_path / "cells/ml-100k")
+@pytest.mark.parametrize("several", [False, True])
+def test_a_table_whose_cells_are_not_all_kept_is_refused_before_anything_is_done(tmp_path, several):
+    """Also where it is the second of two, whose first needs nothing."""
     file = str(REPOSITORY / "configs/tables/hetefedrec-ml-100k.toml")
-    arguments = ("table", file, "--out", str(tmp_path / "out"), "--cells", str(tmp_path / "cells"), "--engine", "local")
-    done = without(["torch"], *arguments, "-c", "learning-rate=0.07")
+    first = tmp_path / "first.toml"
+    first.write_text(
+        'title = "One"\n[settings]\ndataset = "synthetic"\n[[rows]]\nname = "popularity"\nlabel = "Popular"\n'
+        'centralized = "popularity"\n'
+    )
+    files, out = [*([str(first)] if several else []), file], tmp_path / "out"
+    arguments = ("table", *files, "--out", str(out), "--cells", str(tmp_path / "cells"), "--engine", "local")
+    done = without(["torch"], *arguments)
     assert done.returncode == 2, done.stdout
     assert done.stderr == (
         "Row 'ncf-all-small': client_app.personalization.hetefedrec:Decorrelation needs torch, which is not installed: "
         'pip install "bouquet[torch]".\n'
     )
-    assert "] " not in done.stdout  # no cell has been counted
-    assert not (tmp_path / "out/cells/ncf-all-small").exists()
+    assert not out.exists()
+
+
+def test_a_caller_is_told_that_it_was_a_package(tmp_path):
+    """It is a `ConfigError`, which `bouquet.run` raises from what its process says."""
+    arguments = ("run", "--engine", "local", "-c", 'backbone="ncf"', "--out", str(tmp_path / "run"))
+    done = without(["torch"], *arguments, **{ERROR_FILE: str(tmp_path / "error.json")})
+    assert done.returncode == 2, done.stderr
+    found = told(tmp_path / "error.json")
+    assert type(found) is MissingPackage
+    assert f"{found}\n" == done.stderr
 
 
 MISSING = {
