@@ -81,7 +81,14 @@ class SASRec(SequenceBackbone):
 
 
 def _norm(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-    """Each place of x [k, L, d] with mean 0 and variance 1, times 1 + gain, plus shift."""
+    """Each place of x [k, L, d] with mean 0 and variance 1, times 1 + gain, plus shift.
+
+    A place of which dropout took all d entries (of eight, .3⁸ do) stays 0 and passes gradients on as they are:
+    divided by √ε they would be 10,000 times as large, and one step would end the network.
+    """
+    import torch
+
     centred = x - x.mean(dim=2, keepdim=True)
-    scaled = centred / (centred.square().mean(dim=2, keepdim=True) + _EPSILON).sqrt()
+    variance = centred.square().mean(dim=2, keepdim=True)
+    scaled = centred / torch.where(variance > 0, variance + _EPSILON, torch.ones_like(variance)).sqrt()
     return scaled * (1 + along(gain)) + along(shift)

@@ -129,6 +129,30 @@ def test_networks_start_finite_and_alike():
         assert backbone.private == {}
 
 
+def test_a_place_that_dropout_emptied_does_not_end_the_network():
+    """Of the first place all entries are dropped, and biases are still 0: it is 0 before every norm of the network.
+
+    A norm that divides 0 by √1e-8 hands its gradient on 10,000 times as large, and the shift below it takes that step.
+    """
+    backbone, arrays, embedded = made("sasrec")
+    zeros = [name for name, spec in backbone.shared.items() if spec.init == "zeros"]
+    arrays |= {name: torch.zeros_like(arrays[name]) for name in zeros}
+    pull = torch.randn(USERS, LENGTH, SIZE, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def steepest(kept):
+        shifts = arrays["attention_shift"].clone().requires_grad_()
+        states = backbone.states(
+            arrays | {"attention_shift": shifts}, embedded, lambda x, site: x * kept if site == 0 else x
+        )
+        (states * pull).sum().backward()
+        return shifts.grad.abs().max().item()
+
+    kept = torch.ones(LENGTH, 1, dtype=torch.float64)
+    whole = steepest(kept)
+    kept[0] = 0
+    assert steepest(kept) < 10 * whole
+
+
 def test_heads_must_divide_the_size():
     with pytest.raises(ConfigError, match="3 does not divide 4"):
         BACKBONES["sasrec"](ITEMS, ModelOptions(embedding_size=SIZE), SequenceOptions(sasrec_heads=3))
