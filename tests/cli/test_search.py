@@ -850,7 +850,8 @@ def test_declared_searches_have_the_space_and_the_rounds_of_the_protocol(path):
     for row in rows_of(search, path.parent, []):
         settings = row.settings
         assert [settings[key] for key in ("num-server-rounds", "evaluate-every", "patience")] == [500, 5, 6]
-        assert (settings["dataset"], settings["train-negatives"]) == ("ml-100k", "honest")
+        assert settings["train-negatives"] == "honest"
+        assert path.stem.startswith(settings["dataset"])
         left_out = WITHOUT.get(settings["strategy"], set()) | WITHOUT.get(settings["backbone"], set())
         shared = {key: value for key, value in PROTOCOL.items() if key not in left_out}
         if settings["optimizer"] == "adam":
