@@ -138,6 +138,7 @@ def test_what_is_above_the_bound_is_scaled_down_and_counted(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)  # 943 nodes, two runs: a quarter of an hour where four tests share two slow cores
 def test_one_of_943_users_of_movielens(tmp_path, real_data):
     """The user's row, held to 25 times the median user's: few see the item that without a bound all do."""
     settings = defaults(option_classes()) | {"dataset": "ml-100k", "data-dir": str(real_data("ml-100k"))}
