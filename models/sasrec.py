@@ -58,7 +58,11 @@ class SASRec(SequenceBackbone):
         import torch
 
         length = embedded.shape[1]
-        x = drop(embedded + shared["position_embedding"][..., :length, :], 0)
+        read = embedded + shared["position_embedding"][..., :length, :]
+        x = drop(read, 0)
+        # Of eight entries dropout takes all at .3⁸ of the places: a norm would divide what is left, next to nothing, by
+        # its own length and hand gradients on some thousand times as large. Such a place is read whole.
+        x = torch.where((x == 0).all(dim=2, keepdim=True), read, x)
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         for block in range(self.settings.sasrec_blocks):
             one = {name: shared[name][..., block, :, :] for name in _MATRICES}
@@ -81,14 +85,7 @@ class SASRec(SequenceBackbone):
 
 
 def _norm(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-    """Each place of x [k, L, d] with mean 0 and variance 1, times 1 + gain, plus shift.
-
-    A place of which dropout took all d entries (of eight, .3⁸ do) stays 0 and passes gradients on as they are:
-    divided by √ε they would be 10,000 times as large, and one step would end the network.
-    """
-    import torch
-
+    """Each place of x [k, L, d] with mean 0 and variance 1, times 1 + gain, plus shift."""
     centred = x - x.mean(dim=2, keepdim=True)
-    variance = centred.square().mean(dim=2, keepdim=True)
-    scaled = centred / torch.where(variance > 0, variance + _EPSILON, torch.ones_like(variance)).sqrt()
+    scaled = centred / (centred.square().mean(dim=2, keepdim=True) + _EPSILON).sqrt()
     return scaled * (1 + along(gain)) + along(shift)

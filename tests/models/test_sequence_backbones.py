@@ -129,14 +129,16 @@ def test_networks_start_finite_and_alike():
         assert backbone.private == {}
 
 
-def test_a_place_that_dropout_emptied_does_not_end_the_network():
-    """Of the first place all entries are dropped, and biases are still 0: it is 0 before every norm of the network.
+@pytest.mark.parametrize("scale", [0, 1e-6, 1e-3])
+def test_a_place_that_dropout_emptied_does_not_end_the_network(scale):
+    """Of the first place all entries are dropped, and biases are 0, as at the start, or have begun to move.
 
-    A norm that divides 0 by √1e-8 hands its gradient on 10,000 times as large, and the shift below it takes that step.
+    Left at that, its norms would divide by √1e-8, or by the biases' length: gradients 10,000 times as large and more,
+    and the shift below takes that step.
     """
     backbone, arrays, embedded = made("sasrec")
     zeros = [name for name, spec in backbone.shared.items() if spec.init == "zeros"]
-    arrays |= {name: torch.zeros_like(arrays[name]) for name in zeros}
+    arrays |= {name: scale * arrays[name] for name in zeros}
     pull = torch.randn(USERS, LENGTH, SIZE, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
     def steepest(kept):

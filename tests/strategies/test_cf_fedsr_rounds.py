@@ -32,7 +32,7 @@ def test_the_same_run_on_one_node_on_seven_and_with_one_user_each(tmp_path, back
         assert summary["best_round"] == first["best_round"]
         assert [choice["chosen"] for choice in lines(run)] == [choice["chosen"] for choice in lines(runs[0])]
         for name, values in last_checkpoint(runs[0]).shared.items():
-            np.testing.assert_allclose(last_checkpoint(run).shared[name], values, atol=3e-5)
+            np.testing.assert_allclose(last_checkpoint(run).shared[name], values, atol=5e-4)
 
 
 def test_only_users_with_data_come_first_and_everybody_later(tmp_path):
