@@ -19,8 +19,10 @@ from models.sequence import rows_of
 
 # Views of whole tables are made for as many users at once as fit into this many bytes.
 VIEW_BYTES = 64 * 2**20
-# Histories of so many users are read at once.
+# Histories of so many users are read at once; fewer, where their own networks would not stay in the cache from one item
+# to the next.
 READ_USERS = 256
+READ_BYTES = 4 * 2**20
 
 
 def tensor_scorer(
@@ -75,7 +77,8 @@ def tensor_scorer(
         return _in_blocks(through_tables, max(1, VIEW_BYTES // per_user))
     if is_sequential(backbone):
         # Users with histories of like length are read together.
-        return _in_blocks(scores, READ_USERS, histories.lengths)
+        of_user = 4 * sum(spec.size for name, spec in backbone.network().items() if name in own)
+        return _in_blocks(scores, min(READ_USERS, max(1, READ_BYTES // max(of_user, 1))), histories.lengths)
     return scores
 
 

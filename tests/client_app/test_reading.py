@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bouquet.ragged import Ragged
+from client_app.node import tensor_scoring
 from client_app.node.host import Host, host_of
 from client_app.node.scoring import reads_histories, scorer
 from client_app.node.tasks import rank
@@ -96,6 +97,31 @@ def test_a_device_goes_on_after_all_that_is_known(tmp_path, backbone, test_histo
     expected = scorer(host.backbone, host.methods, given, now, 1)(np.arange(6))
     assert len(kept) == 1
     np.testing.assert_allclose(kept[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("backbone", ["gru4rec", "sasrec"])
+def test_networks_of_users_own_are_read_in_blocks_of_any_size(tmp_path, backbone, monkeypatch):
+    """Every user has a network of its own, and histories are of many lengths: all at once, three, or one at a time."""
+    host, given, positions = hosted(tmp_path, backbone, exchange="embedding")
+    assert given.own.keys() == host.backbone.network().keys()
+    read = read_at(host, positions, "test")
+    assert len(set(read.lengths.tolist())) > 1
+    of_user = 4 * sum(spec.size for spec in host.backbone.network().values())
+    asked, found = [], []
+    backbone_read = type(host.backbone).read
+
+    def counted(self, shared, embedded, lengths):
+        asked.append(len(lengths))
+        return backbone_read(self, shared, embedded, lengths)
+
+    monkeypatch.setattr(type(host.backbone), "read", counted)
+    for read_bytes in (6 * of_user, 3 * of_user, 1):
+        monkeypatch.setattr(tensor_scoring, "READ_BYTES", read_bytes)
+        found.append(scorer(host.backbone, host.methods, given, read, 1)(np.arange(6)))
+    assert asked == [6, 3, 3, 1, 1, 1, 1, 1, 1]
+    assert np.abs(found[0] - found[0][0]).max() > 0.1
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], atol=1e-5)
 
 
 class Counting(MatrixFactorization):
