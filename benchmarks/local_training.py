@@ -64,7 +64,6 @@ def make_task(
         histories.num_items, ModelOptions(embedding_size=embedding_size, init_scale=0.1)
     )
     keys, train = histories.users[users], histories.train.take(users)
-    spec = backbone.private["user_embedding"]
     options: dict[str, Any] = {"batch_size": batch_size, "optimizer": optimizer, "local_epochs": LOCAL_EPOCHS}
     options |= {**RATES[optimizer], **further}
     return LocalTask(
@@ -76,7 +75,7 @@ def make_task(
         positives=train,
         negatives=training_negatives(train, train, histories.num_items, 4, keys, SeededDraws(0), 1),
         shared=initial_shared(backbone.shared, 0),
-        private={"user_embedding": initial_private("user_embedding", spec, 0, keys)},
+        private={name: initial_private(name, spec, 0, keys) for name, spec in backbone.private.items()},
     )
 
 

@@ -44,7 +44,7 @@ class Backbone(ABC):
     reads_history: bool = False
     reads_order: bool = False
     sequential: bool = False
-    kernel: Literal["", "mf", "ncf"] = ""
+    kernel: Literal["", "mf", "ncf", "gru4rec"] = ""
     shared: Specs
     private: Specs
 

@@ -28,6 +28,7 @@ class GRU4Rec(SequenceBackbone):
     """
 
     sites = 2
+    kernel = "gru4rec"
 
     def network(self) -> Mapping[str, ArraySpec]:
         d, bound = self.size, 1 / math.sqrt(self.size)

@@ -13,9 +13,11 @@ from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged, follow_one_another, positions
 from client_app.personalization.base import Given, Personalization, Tensors, Working
 from client_app.state.row_overrides import OwnRows
+from client_app.training.compiled_gru import read_gru
+from client_app.training.compiler import gru_kernels
 from client_app.training.sequences import last
 from models import HISTORY, Backbone, SequenceBackbone, is_sequential
-from models.sequence import rows_of
+from models.sequence import STATE, rows_of
 
 # Views of whole tables are made for as many users at once as fit into this many bytes.
 VIEW_BYTES = 64 * 2**20
@@ -140,7 +142,12 @@ def _read(backbone: SequenceBackbone, shared: Tensors, histories: Ragged, mine: 
         found = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
         there = known[found] == wanted
         embedded[owner[there], place[there]] = torch.from_numpy(mine.values["item_embedding"][found[there]])
-    return backbone.read(shared, embedded, torch.from_numpy(np.maximum(histories.lengths, 1)))
+    lengths = np.maximum(histories.lengths, 1)
+    own = all(shared[name].ndim > len(spec.shape) for name, spec in backbone.network().items())
+    if backbone.kernel == "gru4rec" and own and (code := gru_kernels()) is not None:
+        networks = {name: shared[name].numpy() for name in backbone.network()}
+        return {STATE: torch.from_numpy(read_gru(networks, embedded.numpy(), lengths, code))}
+    return backbone.read(shared, embedded, torch.from_numpy(lengths))
 
 
 def whole_catalogue(backbone: Backbone, methods: Sequence[Personalization], histories: Ragged, round_: int) -> Working:

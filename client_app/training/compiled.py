@@ -23,7 +23,7 @@ from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
 from client_app.personalization.base import PERSONAL, Changes
 from client_app.training.blocks import Block, blocks
-from client_app.training.compiler import kernels, ncf_kernels, row_kernels
+from client_app.training.compiler import gru_kernels, kernels, ncf_kernels, row_kernels
 from client_app.training.plain import train_plain
 from client_app.training.task import LocalTask
 from client_app.training.threads import run_kernel
@@ -60,6 +60,12 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
 
         if fits_ncf(task):
             yield from train_ncf(task, code_ncf)
+            return
+    if task.backbone.kernel == "gru4rec" and (code_gru := gru_kernels()) is not None:
+        from client_app.training.compiled_gru import fits_gru, train_gru
+
+        if fits_gru(task):
+            yield from train_gru(task, code_gru)
             return
     if code is None and len(task.users) > 1:  # one person's device does without, as it should
         _say_once()

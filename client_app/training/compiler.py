@@ -25,6 +25,8 @@ _MODULES = (
     "row_kernels",
     "kernels_small",
     "kernels_ncf",
+    "kernels_products",
+    "kernels_gru",
     "kernels_decorrelation",
     "kernels_nested",
     "kernels_columns",
@@ -51,6 +53,11 @@ def row_kernels() -> ModuleType | None:
 def ncf_kernels() -> ModuleType | None:
     """The compiled kernels of neural collaborative filtering, or None where numba is not installed."""
     return _load("kernels_nested")
+
+
+def gru_kernels() -> ModuleType | None:
+    """The compiled training of a gated recurrent unit, or None where numba is not installed."""
+    return _load("kernels_gru")
 
 
 def redundancy_kernels() -> ModuleType | None:

@@ -108,13 +108,13 @@ def test_networks_of_users_own_are_read_in_blocks_of_any_size(tmp_path, backbone
     assert len(set(read.lengths.tolist())) > 1
     of_user = 4 * sum(spec.size for spec in host.backbone.network().values())
     asked, found = [], []
-    backbone_read = type(host.backbone).read
+    read_block = tensor_scoring._read
 
-    def counted(self, shared, embedded, lengths):
-        asked.append(len(lengths))
-        return backbone_read(self, shared, embedded, lengths)
+    def counted(backbone, shared, histories, mine):
+        asked.append(len(histories))
+        return read_block(backbone, shared, histories, mine)
 
-    monkeypatch.setattr(type(host.backbone), "read", counted)
+    monkeypatch.setattr(tensor_scoring, "_read", counted)
     for read_bytes in (6 * of_user, 3 * of_user, 1):
         monkeypatch.setattr(tensor_scoring, "READ_BYTES", read_bytes)
         found.append(scorer(host.backbone, host.methods, given, read, 1)(np.arange(6)))
@@ -122,6 +122,18 @@ def test_networks_of_users_own_are_read_in_blocks_of_any_size(tmp_path, backbone
     assert np.abs(found[0] - found[0][0]).max() > 0.1
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], atol=1e-5)
+
+
+def test_compiled_reading_is_that_of_the_model(tmp_path, monkeypatch):
+    """Networks of users' own read histories of all lengths as the backbone does."""
+    host, given, positions = hosted(tmp_path, "gru4rec", exchange="embedding")
+    read = read_at(host, positions, "test")
+    found = scorer(host.backbone, host.methods, given, read, 1)(np.arange(6))
+    monkeypatch.setattr(tensor_scoring, "gru_kernels", lambda: None)
+    expected = scorer(host.backbone, host.methods, given, read, 1)(np.arange(6))
+    assert np.abs(expected - expected[0]).max() > 0.1
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert not np.array_equal(found, expected)  # the last digits tell that something else computed them
 
 
 class Counting(MatrixFactorization):
