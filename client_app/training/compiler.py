@@ -26,6 +26,7 @@ _MODULES = (
     "kernels_small",
     "kernels_ncf",
     "kernels_products",
+    "kernels_recurrence",
     "kernels_gru",
     "kernels_decorrelation",
     "kernels_nested",
