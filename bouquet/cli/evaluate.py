@@ -25,7 +25,7 @@ from bouquet.experiments.settings import option_classes, resolve
 from bouquet.extras import need
 from bouquet.reporting.naming import run_name
 from bouquet.reporting.run_directory import RunDirectory
-from models.centralized import POOLED, SEQUENTIAL, WITH_TORCH
+from models.centralized import IN_ORDER, POOLED, WITH_TORCH
 
 # Of what is trained honestly here nothing is this much above the better of popularity and pooled EASE.
 TOO_GOOD = 3.0
@@ -118,7 +118,7 @@ def _finished(ground: Ground, name: str, summary: Mapping[str, Any], values: Any
 
 def _row(ground: Ground, name: str) -> Finished | str:
     """A row of pooled data, or why it cannot be computed."""
-    if name in SEQUENTIAL and not ground.histories.in_time:
+    if name in IN_ORDER and not ground.histories.in_time:
         return "it reads histories in the order of time, and there are no times"
     try:
         values, chosen = evaluate_centralized(POOLED[name](), ground.histories, ground.config)

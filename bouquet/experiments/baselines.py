@@ -31,7 +31,7 @@ from bouquet.ragged import Ragged, one_after_another
 from bouquet.randomness import Purpose, generator
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.node.histories import Histories, histories_of, interactions_of, no_order
-from models.centralized import POOLED, SEQUENTIAL, WITH_TORCH
+from models.centralized import IN_ORDER, POOLED, WITH_TORCH
 from models.centralized.base import (
     CentralizedModel,
     LearnsOrder,
@@ -42,7 +42,7 @@ from models.centralized.base import (
 )
 
 if TYPE_CHECKING:
-    from models.centralized import SequentialModel
+    from models.centralized import MostRecent, SequentialModel
 
 ANOTHER_ROW = "take a row that reads no order, such as ease"
 # Settings of centralized rows are chosen on so many users: the whole catalogue is scored for each of them.
@@ -103,7 +103,7 @@ def centralized_row(config: RunConfig, name: str) -> dict[str, Any]:
     """A model that sees all training data at once, evaluated like every other one."""
     model = POOLED[name]()
     interactions = interactions_of(config)
-    if name in SEQUENTIAL and not interactions.has_time:
+    if name in IN_ORDER and not interactions.has_time:
         return {"unavailable": no_order(name, config, ANOTHER_ROW)}
     histories = histories_of(interactions, config)
     try:
@@ -114,7 +114,7 @@ def centralized_row(config: RunConfig, name: str) -> dict[str, Any]:
 
 
 def evaluate_centralized(
-    model: CentralizedModel | SequentialModel, histories: Histories, config: RunConfig
+    model: CentralizedModel | SequentialModel | MostRecent, histories: Histories, config: RunConfig
 ) -> tuple[NDArray[np.float64], dict[str, float]]:
     """Per-user metrics [n, parts, candidate sets, metrics] of a centralized model, and what validation chose for it.
 

@@ -20,8 +20,8 @@ from bouquet.reporting.run_directory import RunDirectory
 
 # What decides which item of whom is hidden, and what may be read. Where the files lie and how they are called does not.
 PROTOCOL_KEYS = ("dataset", "min-interactions", "split", "validation-share", "hold-out", "split-seed", "test-history")
-# Closed forms of pooled data: another seed gives the same numbers.
-WITHOUT_SEED = ("popularity", "itemknn", "ease")
+# Closed forms and counts of pooled data: another seed gives the same numbers.
+WITHOUT_SEED = ("popularity", "most-recent", "itemknn", "ease")
 
 
 def is_seedless(name: str, federated: bool, settings: Mapping[str, Scalar]) -> bool:

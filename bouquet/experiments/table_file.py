@@ -56,7 +56,7 @@ from bouquet.experiments.settings import option_classes, parse_pairs, read_confi
 from client_app.node.histories import no_order
 from client_app.personalization import check_order
 from data_partition import has_time
-from models.centralized import POOLED, SEQUENTIAL
+from models.centralized import IN_ORDER, POOLED
 
 # What a centralized row depends on, beside its seed. Its negatives are always honest and it has no nodes.
 CENTRALIZED_KEYS = (
@@ -300,7 +300,7 @@ def _require_order(row: Row, settings: Mapping[str, Scalar]) -> None:
     in_time = has_time(config.dataset, config.time_column)
     if not row.centralized:
         check_order(parsed(settings), in_time)
-    elif row.centralized in SEQUENTIAL and not in_time:
+    elif row.centralized in IN_ORDER and not in_time:
         raise ConfigError(no_order(row.centralized, config, ANOTHER_ROW))
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from models.centralized.ials import IALS, IALSParameters
     from models.centralized.itemknn import ItemKNN, ItemKNNParameters
     from models.centralized.lightgcn import LightGCN, LightGCNParameters
+    from models.centralized.most_recent import MostRecent
     from models.centralized.neumf import NeuMF, NeuMFParameters
     from models.centralized.pairs import FactorizationParameters
     from models.centralized.popularity import Popularity, PopularityParameters
@@ -36,6 +37,7 @@ _CENTRALIZED = {
     "neumf": "neumf:NeuMF",
     "lightgcn": "lightgcn:LightGCN",
 }
+_IN_ORDER = {"most-recent": "most_recent:MostRecent"}
 _SEQUENTIAL = {
     "gru4rec": "sequential:CentralGRU4Rec",
     "sasrec": "sequential:CentralSASRec",
@@ -55,8 +57,13 @@ CENTRALIZED: Places[type[CentralizedModel]] = Places(_here(_CENTRALIZED))
 SEQUENTIAL: Places[type[SequentialModel]] = Places(_here(_SEQUENTIAL))
 """Models of histories in order: `SEQUENTIAL[name]().fit(histories, num_items).scores_after(histories)`."""
 
-POOLED: Places[type[CentralizedModel] | type[SequentialModel]] = Places(_here({**_CENTRALIZED, **_SEQUENTIAL}))
+POOLED: Places[type[CentralizedModel] | type[SequentialModel] | type[MostRecent]] = Places(
+    _here({**_CENTRALIZED, **_IN_ORDER, **_SEQUENTIAL})
+)
 """All models of pooled data."""
+
+IN_ORDER = frozenset({*_IN_ORDER, *_SEQUENTIAL})
+"""The names of those that are fitted to histories in the order of time."""
 
 WITH_TORCH = frozenset({"mf-bce", "mf-bpr", "neumf", "lightgcn", *_SEQUENTIAL})
 """The names of those that are trained with torch."""
@@ -70,6 +77,7 @@ _PLACES = {
     **dict.fromkeys(("IALS", "IALSParameters"), "ials"),
     **dict.fromkeys(("ItemKNN", "ItemKNNParameters"), "itemknn"),
     **dict.fromkeys(("LightGCN", "LightGCNParameters"), "lightgcn"),
+    "MostRecent": "most_recent",
     **dict.fromkeys(("NeuMF", "NeuMFParameters"), "neumf"),
     "FactorizationParameters": "pairs",
     **dict.fromkeys(("Popularity", "PopularityParameters"), "popularity"),
@@ -81,6 +89,7 @@ __all__ = [
     "CENTRALIZED",
     "EASE",
     "IALS",
+    "IN_ORDER",
     "MFBCE",
     "MFBPR",
     "POOLED",
@@ -99,6 +108,7 @@ __all__ = [
     "ItemKNNParameters",
     "LightGCN",
     "LightGCNParameters",
+    "MostRecent",
     "NeuMF",
     "NeuMFParameters",
     "Popularity",
