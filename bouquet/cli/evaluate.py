@@ -16,7 +16,7 @@ from bouquet.cli.screen import Screen
 from bouquet.config import RunConfig, Scalar, defaults, lookup
 from bouquet.errors import BouquetError, ConfigError, DataError
 from bouquet.evaluation import CANDIDATE_SETS, METRICS
-from bouquet.experiments.baselines import SIMPLE, evaluate_centralized
+from bouquet.experiments.baselines import evaluate_centralized, simple_rows
 from bouquet.experiments.comparison import Compared, Finished, finished, how_tested, require_same_data
 from bouquet.experiments.exported import read_ground
 from bouquet.experiments.foreign import Evaluation, evaluate
@@ -53,8 +53,10 @@ def evaluate_command(
     """
     lookup(dict.fromkeys(METRICS), "metric", metric)
     lookup(dict.fromkeys(CANDIDATE_SETS), "candidate set", candidates)
-    rows, folders = _named(SIMPLE if compare_with is None else compare_with)
+    rows, folders = _named(compare_with or ())
     ground = _ground(split, overrides)
+    if compare_with is None:
+        rows = list(simple_rows(ground.config.repeats))
     runs = [finished(folder) for folder in folders]
     for run in runs:
         require_same_data(run, _finished(ground, "These scores", {}, np.zeros(0)))

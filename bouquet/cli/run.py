@@ -52,7 +52,7 @@ def run_command(
     if settings["resume"]:
         settings = resumed_settings(given_settings(config_file, overrides))
     if compare_with is None:
-        compare_with = usual_rows(str(settings["strategy"]))
+        compare_with = usual_rows(str(settings["strategy"]), str(settings["repeats"]))
     if settings["resume"]:
         directory = RunDirectory(str(settings["resume"]))
         finished = refuse_finished(directory, settings, bool(compare_with))

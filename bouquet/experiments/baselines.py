@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 ANOTHER_ROW = "take a row that reads no order, such as ease"
 # Settings of centralized rows are chosen on so many users: the whole catalogue is scored for each of them.
 VALIDATION_USERS = 2000
-# Every user by itself; what all people like, and all data in one place; and a model that is trained, beside methods
-# that only count.
-ALONE, SIMPLE, TRAINED = "local", ("popularity", "ease"), "fedavg"
+# Every user by itself; what all people like, and all data in one place; what somebody did last, where people come back
+# to items; and a model that is trained, beside methods that only count.
+ALONE, SIMPLE, LAST, TRAINED = "local", ("popularity", "ease"), "most-recent", "fedavg"
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -65,10 +65,15 @@ def check_names(names: Sequence[str]) -> None:
             need("torch", f"The row {name}")
 
 
-def usual_rows(strategy: str) -> tuple[str, ...]:
+def usual_rows(strategy: str, repeats: str) -> tuple[str, ...]:
     """The rows beside a run of a method where nobody says which."""
     trains = lookup(METHODS, "strategy", strategy).kind == "gradients"
-    return (ALONE if trains else TRAINED, *SIMPLE)
+    return (ALONE if trains else TRAINED, *simple_rows(repeats))
+
+
+def simple_rows(repeats: str) -> tuple[str, ...]:
+    """The rows of pooled data among them."""
+    return (*SIMPLE, LAST) if repeats == "keep" else SIMPLE
 
 
 def comparison_rows(settings: Mapping[str, Scalar], names: Sequence[str]) -> dict[str, dict[str, Any]]:

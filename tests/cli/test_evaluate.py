@@ -112,6 +112,12 @@ def test_settings_name_the_split_as_well_as_a_folder(evaluated, brought, tmp_pat
     assert len(users) == len(values) == len(pd.read_parquet(brought / "split" / "users.parquet"))
 
 
+def test_where_people_come_back_to_items_what_they_did_last_is_a_usual_row(evaluated, tmp_path):
+    assert evaluated("-c", f'{SETTINGS} repeats="keep"').status == 0
+    rows = RunDirectory(tmp_path / "out").read_json("comparison.json")
+    assert list(rows) == ["popularity", "ease", "most-recent"]
+
+
 def test_what_is_leaky_says_so(evaluated, bouquet, tmp_path):
     ended = evaluated("--train-negatives", "paper", "--compare-with", "popularity")
     assert ended.status == 0, ended.err

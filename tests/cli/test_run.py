@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,20 @@ def test_every_combination_runs_to_the_last_row(bouquet, data, tmp_path, strateg
     assert list(rows) == ["local" if trains else "fedavg", "popularity", "ease"]
     assert all("unavailable" not in row for row in rows.values()), rows
     assert ("each user alone" if trains else "federated training, the usual way") in ended.out
+
+
+def test_where_people_come_back_to_items_what_they_did_last_stands_beside_the_run(bouquet, data, tmp_path):
+    """Every event of the file twice, so that each hidden item was had just before: nothing is above the row."""
+    lines = Path(data["data-file"]).read_text().splitlines()
+    twice = [line for line in lines[1:] for _ in range(2)]
+    (tmp_path / "twice.csv").write_text("\n".join([lines[0], *twice]) + "\n")
+    settings = data | {"data-file": str(tmp_path / "twice.csv"), "repeats": "keep"}
+    ended = bouquet("run", "--engine", "local", "--out", tmp_path / "run", *pairs(settings))
+    assert ended.status == 0, ended.err
+    rows = RunDirectory(tmp_path / "run").read_json("comparison.json")
+    assert list(rows) == ["local", "popularity", "ease", "most-recent"]
+    assert rows["most-recent"]["test"]["full"]["HR@5"] == 1.0
+    assert "own items, newest first" in ended.out
 
 
 def test_the_row_alone_has_nothing_of_a_federation(data, tmp_path):
