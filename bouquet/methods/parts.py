@@ -35,7 +35,16 @@ class ServerOptimizerOptions(Options):
     server_learning_rate: float = Field(0.03, gt=0, description="Rate of the server's step; 1 with sgd: plain mean.")
 
 
-class ModelOfSums(Options):
+class OwnItemsOptions(Options):
+    """What a user's own items count for beside a model of sums, where users come back to items (`repeats = "keep"`)."""
+
+    own_items_weight: float = Field(
+        2.0, ge=0, description="w: the newest item of a history counts w times the best score of all; 0: not at all."
+    )
+    own_items_decay: float = Field(1.0, ge=0, description="a: one that n others came after counts (1 + n)^-a of that.")
+
+
+class ModelOfSums(OwnItemsOptions):
     """What the settings of every method say whose model is made of sums over users."""
 
     @abstractmethod
@@ -52,8 +61,6 @@ class ModelOfSums(Options):
             raise ConfigError(
                 f"{run.strategy} has one round, in which no limit follows anything: leave dp-clip-quantile out."
             )
-        if run.repeats == "keep":
-            raise ConfigError(f"{run.strategy} counts an item of a history once: take repeats = 'drop'.")
 
 
 class SumsOptions(ModelOfSums):

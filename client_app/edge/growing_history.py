@@ -52,6 +52,8 @@ def histories_of_device(device: Device, config: RunConfig, history: Path, catalo
         raise ConfigError(
             f"A device with a growing history learns from all of it: training-share = 1, not {config.training_share}."
         )
+    if config.repeats == "keep":
+        raise ConfigError("A device with a growing history counts an item once: repeats = 'drop', not 'keep'.")
     user = device.settings()["user"]
     events = read_events(history, config.item_column, config.time_column, _say)
     known = [item for item in oldest_first(events, user) if item in catalogue.rows]

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Specs
+from bouquet.arrays import Arrays, Specs
 from bouquet.attacks import liars, target_of
 from bouquet.cells import Cells, CellSpec
 from bouquet.config import RunConfig, Settings
@@ -35,6 +35,7 @@ from client_app.node.place import Place
 from client_app.state.folders import StateFolders
 from client_app.sums.counter import Counter, PushedCounter, Recommender
 from client_app.sums.given import Given
+from client_app.sums.own_items import each_once, with_own_items
 from client_app.sums.private import PrivateCounter
 from client_app.sums.solver import Solver
 
@@ -104,7 +105,19 @@ class SumsNode(ABC):
         return self._folders.alone(series)
 
     def roster(self) -> RosterReply:
-        return self.place.roster(self.shared_specs)
+        return replace(self.place.roster(self.shared_specs), sizes=self.counted(self.histories.train).lengths)
+
+    def counted(self, histories: Ragged) -> Ragged:
+        """What the method sees of histories: distinct items, oldest first."""
+        return each_once(histories) if self.config.repeats == "keep" else histories
+
+    def scores(self, published: Arrays, read: Ragged) -> NDArray[np.float32]:
+        """[k, m] of every item, for users who did this."""
+        histories = self.counted(read)
+        found = self.device.scores(published, histories)
+        if self.config.repeats == "drop":
+            return found  # own items are left out of every list
+        return with_own_items(found, histories, self.device.options)
 
     def refuse_unable(self) -> None:
         """Everybody can do this: nothing is refused."""
@@ -139,7 +152,7 @@ class SumsNode(ABC):
 
         def after(read: Ragged, *, shown: bool = False) -> ScoreBlock:
             def computed(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-                return self.device.scores(request.shared, read.take(rows))
+                return self.scores(request.shared, read.take(rows))
 
             score = watched(computed, positions, self.on_scores if shown else None)
 
@@ -163,6 +176,7 @@ class SumsNode(ABC):
             validation=validation,
             test=histories.test.take(positions),
             candidates={part: drawn.take(positions) for part, drawn in histories.candidates.items()},
+            exclude_known=self.config.repeats == "drop",
         )
         whole = EvaluateReply(request.users, values.astype(np.float32))
         unfit = request.users[~fit].tolist()
@@ -193,12 +207,12 @@ class CountingNode(SumsNode):
             )
 
     def state_bytes(self, shared: Specs) -> float:
-        train = self.histories.train
+        train = self.counted(self.histories.train)
         return float(_VERSIONS * (train.values.nbytes + _ENTRY_BYTES * len(train)))
 
     def round_bytes(self, returning: Specs, update: Update, nodes: int) -> float:
         # Where users are spread over nodes, the largest can still be all of one.
-        cells = int(self.device.sizes(self.histories.train.lengths)[0].sum()) // nodes
+        cells = int(self.device.sizes(self.counted(self.histories.train).lengths)[0].sum()) // nodes
         most = sum(spec.size for spec in self.device.specs.values())
         return float(_CELL_BYTES * min(cells, most))
 
@@ -210,7 +224,7 @@ class CountingNode(SumsNode):
         """
         start = time.perf_counter()
         positions = self.place.positions(request.users)
-        train = self.histories.train.take(positions)
+        train = self.counted(self.histories.train.take(positions))
         given = Given(self._folders.of_node(request.series) / GIVEN, self.place.seal, durable=self.place.durable)
         kept, changed = np.zeros((2, len(positions)), dtype=bool)
         left_out: dict[int, str] = {}
@@ -287,7 +301,8 @@ class SolvingNode(SumsNode):
     def train(self, request: TrainRequest) -> TrainReply:
         """What the asked users add to the sums of this round; one whose numbers are not finite is left out."""
         start = time.perf_counter()
-        given = self.device.given(request.shared, self.histories.train.take(self.place.positions(request.users)))
+        histories = self.counted(self.histories.train.take(self.place.positions(request.users)))
+        given = self.device.given(request.shared, histories)
         reply = TrainReply(
             users=request.users[given.fit],
             loss=given.loss[given.fit],
