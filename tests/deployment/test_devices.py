@@ -16,13 +16,14 @@ from bouquet.catalogue import Catalogue
 from bouquet.cli.node import recommend_command
 from bouquet.cli.node_record import NodeRecord, read_record
 from bouquet.cli.node_screen import NodeScreen
+from bouquet.config import parsed
 from bouquet.device import Device
-from bouquet.errors import DataError, RunFailed, StateError
+from bouquet.errors import ConfigError, DataError, RunFailed, StateError
 from bouquet.history import read_events
 from bouquet.randomness import user_key
 from bouquet.sealing import Seal
 from bouquet.wire import TRAIN
-from client_app.edge.growing_history import oldest_first, split_history
+from client_app.edge.growing_history import histories_of_device, oldest_first, split_history
 from data_partition import from_table
 from tests.deployment.fleet import Fleet, write_catalogue, write_history
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
@@ -66,6 +67,21 @@ def test_a_device_takes_the_catalogue_trains_and_recommends_what_it_does_not_hav
         assert set(best) == set(ITEMS) - {item for _, item in read_events(folder / "history.csv")}
     recommend_command(devices[0], 1, "text")
     assert capsys.readouterr().out.startswith("  1  Title of i")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"split": "ratio"}, "can only hold out the last"),
+        ({"training_share": 0.5}, "training-share = 1"),
+        ({"repeats": "keep"}, "repeats = 'drop', not 'keep'"),
+    ],
+)
+def test_what_a_growing_history_cannot_do_is_refused(tmp_path, changes, sentence):
+    (folder,) = devices_in(tmp_path, ["ann"])
+    config = parsed(settings_of(tmp_path, **changes)).run
+    with pytest.raises(ConfigError, match=sentence):
+        histories_of_device(Device(folder), config, folder / "history.csv", Catalogue(tuple(ITEMS), ("",) * len(ITEMS)))
 
 
 def test_new_interactions_are_picked_up_and_what_is_held_out_was_never_trained_on(tmp_path, monkeypatch):
