@@ -73,21 +73,14 @@ def _streams(task: LocalTask, users: NDArray[np.int64] | None = None) -> Words:
 
 
 def _train_block(task: LocalTask, users: NDArray[np.int64], rows: Ragged, code: ModuleType) -> Changes:
-    options, backbone, owners = task.options, task.backbone, users[rows.row_of_value]
+    options, backbone = task.options, task.backbone
     assert is_sequential(backbone)
     positives, negatives = task.positives.take(users), task.negatives.take(users)
-    common = task.common(_ITEMS)
-    tables = (task.own(_ITEMS)[owners, rows.values] if common is None else common[rows.values]).astype(task.dtype)
-    bounds = np.concatenate([[0], np.cumsum([task.specs[name].size for name in _NETWORK])]).astype(np.int64)
-    parts = {name: slice(*bounds[place : place + 2]) for place, name in enumerate(_NETWORK)}
-    networks = np.empty((len(users), bounds[-1]), task.dtype)
-    for name, part in parts.items():
-        whole = task.common(name)
-        networks[:, part] = task.own(name)[users].reshape(len(users), -1) if whole is None else whole.ravel()
-    changing = set(task.changing)
-    before = {name: networks[:, part].copy() for name, part in parts.items() if name in changing}
-    if _ITEMS in changing:
-        before[_ITEMS] = tables.copy()
+    tables = task.of_users(_ITEMS, users, rows)
+    parts = [task.of_users(name, users, rows).reshape(len(users), -1) for name in _NETWORK]
+    networks = np.concatenate(parts, axis=1)
+    bounds = np.concatenate([[0], np.cumsum([part.shape[1] for part in parts])]).astype(np.int64)
+    before = {name: task.of_users(name, users, rows) for name in task.changing}
     losses, steps = np.empty(len(users)), np.empty(len(users), np.int64)
     dropout = backbone.settings.dropout
     arguments = (
@@ -117,16 +110,7 @@ def _train_block(task: LocalTask, users: NDArray[np.int64], rows: Ragged, code: 
 
     run_kernel(code.train_users, arguments, positives.indptr)
     trained = {_ITEMS: tables}
-    for name, part in parts.items():
-        trained[name] = networks[:, part].reshape(len(users), *task.specs[name].shape)
-    for name, target in task.private.items():
-        target[(owners, rows.values) if task.by_item(name) else users] = trained[name]
-    change = {name: trained[name] - start.reshape(trained[name].shape) for name, start in before.items()}
-    return Changes(
-        users=users,
-        rows=rows,
-        by_item={name: values for name, values in change.items() if task.by_item(name)},
-        dense={name: values for name, values in change.items() if not task.by_item(name)},
-        loss=losses,
-        steps=steps,
-    )
+    for name, start, end in zip(_NETWORK, bounds[:-1], bounds[1:], strict=True):
+        trained[name] = networks[:, start:end].reshape(len(users), *task.specs[name].shape)
+    task.keep(trained, users, rows)
+    return task.changes(users, rows, {name: trained[name] - before[name] for name in before}, losses, steps)

@@ -111,14 +111,12 @@ def _train_block(
     task: LocalTask, layout: _Layout, users: NDArray[np.int64], rows: Ragged, code: ModuleType,
     decorrelation: tuple[np.floating, bool],
 ) -> Changes:  # fmt: skip
-    options, owners = task.options, users[rows.row_of_value]
+    options = task.options
     positives, negatives = task.positives.take(users), task.negatives.take(users)
-    common = task.common(_ITEMS)
-    tables = (task.own(_ITEMS)[owners, rows.values] if common is None else common[rows.values]).astype(task.dtype)
+    tables = task.of_users(_ITEMS, users, rows)
     networks = np.zeros((len(users), layout.size), task.dtype)
     for name, places in layout.places.items():
-        whole = task.common(name)
-        networks[:, places] = task.own(name)[users] if whole is None else whole
+        networks[:, places] = task.of_users(name, users, rows)
     before = {_ITEMS: tables.copy()} | {name: networks[:, places] for name, places in layout.places.items()}
     losses = np.empty(len(users))
     arguments = (
@@ -152,13 +150,5 @@ def _train_block(
 
     run_kernel(code.train_users, arguments, rows.indptr)
     trained = {_ITEMS: tables} | {name: networks[:, places] for name, places in layout.places.items()}
-    for name, target in task.private.items():
-        target[(owners, rows.values) if task.by_item(name) else users] = trained[name]
-    change = {name: trained[name] - before[name] for name in task.changing}
-    return Changes(
-        users=users,
-        rows=rows,
-        by_item={name: values for name, values in change.items() if task.by_item(name)},
-        dense={name: values for name, values in change.items() if not task.by_item(name)},
-        loss=losses,
-    )
+    task.keep(trained, users, rows)
+    return task.changes(users, rows, {name: trained[name] - before[name] for name in task.changing}, losses)

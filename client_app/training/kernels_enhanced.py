@@ -28,7 +28,8 @@ from .kernels import (
     _slopes,
     _store,
 )
-from .kernels_transfer import _KEPT, _add, _add_steps, _back, _dot, _layers, _matrix, _pull, _store_network
+from .kernels_products import _dot
+from .kernels_transfer import _KEPT, _add, _add_steps, _back, _layers, _matrix, _pull, _store_network
 
 _compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 

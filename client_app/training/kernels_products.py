@@ -85,13 +85,13 @@ def _products_of_rows(left, right, out):
             out[i, k + 1], out[i + 1, k + 1], out[i + 2, k + 1], out[i + 3, k + 1] = u0, u1, u2, u3
         for k in range(pairs, others):
             for a in range(i, i + 4):
-                out[a, k] = _product(left[a], right[k])
+                out[a, k] = _dot(left[a], right[k])
     for i in range(whole, count):
         _products_with_rows(right, left[i], out[i])
 
 
 @_compile
-def _product(left, right):
+def _dot(left, right):
     total = left.dtype.type(0)
     for j in range(len(left)):
         total += left[j] * right[j]

@@ -19,19 +19,12 @@ import numba
 import numpy as np
 
 from .kernels import _FAST
+from .kernels_products import _dot
 
 _compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 # So many steps are remembered as vectors: with more, adding them up would cost more than weights do.
 _KEPT = 64
-
-
-@_compile
-def _dot(a, b):
-    total = a.dtype.type(0)
-    for i in range(len(a)):
-        total += a[i] * b[i]
-    return total
 
 
 @_compile

@@ -126,14 +126,7 @@ class Chunk:
                     break
         self._put_back(weights)
         changes = {name: self._change(name, weights[name]) for name in task.changing}
-        return Changes(
-            users=self.users,
-            rows=self.rows,
-            by_item={name: values for name, values in changes.items() if task.by_item(name)},
-            dense={name: values for name, values in changes.items() if not task.by_item(name)},
-            loss=loss.numpy(),
-            steps=steps.numpy().astype(np.int64),
-        )
+        return task.changes(self.users, self.rows, changes, loss.numpy(), steps.numpy().astype(np.int64))
 
     def _step(
         self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: _SGD | _Adam, batch: Batch,

@@ -154,12 +154,35 @@ class LocalTask:
         """An array of each user: [k, …]."""
         return self.private[name] if name in self.private else self.anchors[name]
 
-    def of_user(self, name: str, user: int, rows: NDArray[np.integer] | None) -> NDArray[np.floating]:
-        """A copy of what one user starts from: the given rows of an array, or the whole array."""
+    def of_users(self, name: str, users: NDArray[np.int64], rows: Ragged) -> NDArray[np.floating]:
+        """A copy of what some users start from: [nnz, …] their rows of an array by item, or [c, …] of another one."""
         source = self.common(name)
-        if source is None:
-            source = self.own(name)[user]
-        return np.array(source if rows is None else source[rows], dtype=self.dtype)
+        if self.by_item(name):
+            at = rows.values
+            found = self.own(name)[users[rows.row_of_value], at] if source is None else source[at]
+        else:
+            found = self.own(name)[users] if source is None else np.repeat(source[None], len(users), axis=0)
+        return np.array(found, dtype=self.dtype)
+
+    def keep(self, trained: Mapping[str, NDArray[np.floating]], users: NDArray[np.int64], rows: Ragged) -> None:
+        """Put into the users' own arrays what was trained, in the shapes of `of_users`."""
+        owners = users[rows.row_of_value]
+        for name, target in self.private.items():
+            target[(owners, rows.values) if self.by_item(name) else users] = trained[name]
+
+    def changes(
+        self, users: NDArray[np.int64], rows: Ragged, change: Mapping[str, NDArray[np.floating]],
+        loss: NDArray[np.floating], steps: NDArray[np.int64] | None = None,
+    ) -> Changes:  # fmt: skip
+        """What is reported of some users: `change` has the arrays of `changing`, in the shapes of `of_users`."""
+        return Changes(
+            users=users,
+            rows=rows,
+            by_item={name: values for name, values in change.items() if self.by_item(name)},
+            dense={name: values for name, values in change.items() if not self.by_item(name)},
+            loss=loss,
+            steps=np.zeros(0, np.int64) if steps is None else steps,
+        )
 
     def norms_outside(self, name: str, users: NDArray[np.int64], rows: Ragged) -> NDArray[np.float64]:
         """[c] squared Frobenius norm, for each of these users, of the rows of an array that it does not work on."""
