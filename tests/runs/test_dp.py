@@ -1,6 +1,7 @@
 """Private runs from beginning to end: what is said, spent over resumes and refused, and what an attack finds."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,23 @@ def test_a_private_run_is_the_same_however_its_users_are_spread(tmp_path, strate
     told = {name for m, reply in log if m.metadata.message_type == TRAIN for name in reply.content["update"]}
     if rounds == 1:
         assert {name.split("/")[0] for name in told} == {"pairs"}, "no counts of items beside it"
+
+
+@pytest.mark.parametrize("strategy", ["sequential-rules", "ease"])
+def test_a_private_sum_is_the_same_however_often_users_come_back(tmp_path, strategy):
+    """The limit of a user rests on distinct items: three of each event or seven, of which the last two are hidden."""
+    given = {"strategy": strategy, "num_server_rounds": 1, "repeats": "keep"}
+    lines = Path(small_settings(tmp_path)["data-file"]).read_text().splitlines()
+    models = []
+    for copies in (3, 7):
+        file = tmp_path / f"{copies}.csv"
+        file.write_text("\n".join([lines[0], *(line for line in lines[1:] for _ in range(copies))]) + "\n")
+        run = private(tmp_path, f"run-{copies}", **given, data_file=str(file))
+        assert run.read_summary()["privacy"]["epsilon"] == pytest.approx(8.0, abs=1e-6)
+        models.append(last_checkpoint(run).shared)
+    assert any(np.abs(values).max() > 0 for values in models[0].values())
+    for name, values in models[0].items():
+        assert np.array_equal(values, models[1][name]), name
 
 
 def test_rounds_of_nobody_are_rounds(tmp_path):
