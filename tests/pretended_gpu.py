@@ -19,8 +19,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "pretended"
-# Before anything is differentiated in this process: torch counts the devices of gradients once.
-_setup_privateuseone_for_python_backend(NAME)
+# Before anything is differentiated in this process: torch counts the devices of gradients once. It believes in one kind
+# of accelerator, so beside a pretended one a real one could not differentiate.
+if not torch.cuda.is_available():
+    _setup_privateuseone_for_python_backend(NAME)
 
 # These may read from one device and write to another.
 _MOVES = ("aten::_to_copy", "aten::copy_")

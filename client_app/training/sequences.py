@@ -22,6 +22,7 @@ from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Purpose, Streams, draw, uniforms
 from client_app.personalization.base import Batch, Tensors
 from client_app.training.task import LocalTask
+from client_app.training.torch_draws import uniforms_there
 from models import SequenceBackbone, is_sequential
 
 
@@ -63,10 +64,13 @@ class Dropout:
             return values
         _, length, width = values.shape
         # A place has the same numbers however long the padded sequence is.
-        counter = np.arange(length * width) + ((self.counter + site) << 32)
-        kept = uniforms(draw(self.streams[:, None], counter[None])) >= self.share
-        mask = torch.from_numpy(kept).to(values.device).view(values.shape)
-        return values * mask / (1 - self.share)
+        first, count = (self.counter + site) << 32, length * width
+        if values.device.type == "cpu" or not isinstance(self.streams, np.ndarray):
+            counter = first + np.arange(count)
+            drawn = torch.from_numpy(uniforms(draw(self.streams[:, None], counter[None]))).to(values.device)
+        else:
+            drawn = uniforms_there(self.streams, first, count, values.device)
+        return values * (drawn >= self.share).view(values.shape) / (1 - self.share)
 
 
 def newest(task: LocalTask) -> LocalTask:

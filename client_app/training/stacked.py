@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 from bouquet.ragged import Ragged, positions
 from client_app.personalization.base import Batch, Changes, Tensors, Working
 from client_app.training.objective import losses, sample_losses, working_rows
+from client_app.training.optimizers import SGD, Adam, like, surely_all
 from client_app.training.sequences import newest, samples_of, sequence_batch
 from client_app.training.task import LocalTask, batch_order
 from models import HISTORY, is_sequential
@@ -84,6 +86,8 @@ class Chunk:
         self.device = torch.device(task.options.device)
         positives, negatives = task.positives.take(users), task.negatives.take(users)
         self.sample_lengths = positives.lengths + negatives.lengths
+        # Where training starts, on the device: common arrays in their declared shapes, once for all users.
+        self.start: dict[str, Tensor] = {}
         self._index_samples(positives, negatives)
 
     def _index_samples(self, positives: Ragged, negatives: Ragged) -> None:
@@ -94,31 +98,33 @@ class Chunk:
         place_of = np.zeros((len(self.users), self.task.num_items), dtype=np.int32)
         place_of[self.owner, self.rows.values] = self.place
         self.sample_start = np.cumsum(self.sample_lengths) - self.sample_lengths
-        self.sample_cell = np.empty(int(self.sample_lengths.sum()), dtype=np.int64)
+        sample_cell = np.empty(int(self.sample_lengths.sum()), dtype=np.int64)
         begin = self.sample_start
         for half, part in enumerate((positives, negatives)):
             owner = part.row_of_value
             cell = (half * len(self.users) + owner) * self.num_rows + place_of[owner, part.values]
-            self.sample_cell[np.repeat(begin, part.lengths) + positions(part.lengths)] = cell
+            sample_cell[np.repeat(begin, part.lengths) + positions(part.lengths)] = cell
             begin = begin + part.lengths
+        self.sample_cell = self._there(sample_cell)
 
     def train(self) -> Changes:
         task, options = self.task, self.task.options
         arrays = {name: self._stack(name) for name in (*task.trained, *task.fixed)}
         weights = {name: arrays[name].requires_grad_() for name in task.trained}
         working = working_rows(task, self.users, self.rows, self.device)
-        step = (_Adam if options.optimizer == "adam" else _SGD)(task, weights)
+        step = (Adam if options.optimizer == "adam" else SGD)(task, weights)
         tolerance, last = options.early_stop_tolerance, options.local_epochs - 1
-        running = torch.ones(len(self.users), dtype=torch.float64)
+        running = torch.ones(len(self.users), dtype=torch.float64, device=self.device)
         loss, steps = torch.full_like(running, float("nan")), torch.zeros_like(running)
+        samples = self._there(self.sample_lengths)
         for epoch in range(options.local_epochs):
             total = torch.zeros_like(running)
             for batch in self._batches(epoch):
                 if tolerance > 0:
                     batch = _only(batch, running)
-                steps += (batch.size > 0).cpu()
-                total += self._step(arrays, weights, step, batch, working, epoch == last or tolerance > 0).cpu()
-            now = total / torch.from_numpy(self.sample_lengths)
+                steps += batch.size > 0
+                total += self._step(arrays, weights, step, batch, working, epoch == last or tolerance > 0)
+            now = total / samples
             before, loss = loss, torch.where(running > 0, now, loss)
             if tolerance > 0:
                 running = running * ~((before - loss).abs() <= tolerance * before.abs())
@@ -126,10 +132,11 @@ class Chunk:
                     break
         self._put_back(weights)
         changes = {name: self._change(name, weights[name]) for name in task.changing}
-        return task.changes(self.users, self.rows, changes, loss.numpy(), steps.numpy().astype(np.int64))
+        found = loss.cpu().numpy(), steps.cpu().numpy().astype(np.int64)
+        return task.changes(self.users, self.rows, changes, *found)
 
     def _step(
-        self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: _SGD | _Adam, batch: Batch,
+        self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: SGD | Adam, batch: Batch,
         working: Working, with_loss: bool,
     ) -> Tensor:  # fmt: skip
         """One step along the gradient of the users' losses, by hand where the backbone and all methods can.
@@ -138,7 +145,7 @@ class Chunk:
             [c] float64, the sum of each user's sample losses before the step; zeros if not asked for, because they
             cost as much as the gradient.
         """
-        found = torch.zeros(len(self.users), dtype=torch.float64)
+        found = torch.zeros(len(self.users), dtype=torch.float64, device=self.device)
         if is_sequential(self.task.backbone):
             return self._step_by_autograd(arrays, weights, step, batch, working)
         backbone, methods = self.task.backbone, self.task.personalizations
@@ -162,7 +169,7 @@ class Chunk:
             if with_loss:
                 found = sample_losses(logits, batch).double()
             slope = (batch.samples * torch.sigmoid(logits)).sub_(batch.positive).div_(batch.count.unsqueeze(1))
-            plain = not methods and isinstance(step, _SGD) and step.plain
+            plain = not methods and isinstance(step, SGD) and step.plain
             if plain and backbone.sgd_step(private, shared, slope, step.rates):
                 return found
             gradients = pull_back(slope)
@@ -170,13 +177,13 @@ class Chunk:
                 gradients = pull(gradients)
             active = batch.size > 0
             asked = _filled(weights, tuple(gradients.get(name) for name in weights))
-            if methods and not active.all():  # a penalty may pull at users that rest in this step
-                asked = {name: gradient * _like(active, gradient) for name, gradient in asked.items()}
+            if methods and not surely_all(active):  # a penalty may pull at users that rest in this step
+                asked = {name: gradient * like(active, gradient) for name, gradient in asked.items()}
             step(asked, active)
         return found
 
     def _step_by_autograd(
-        self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: _SGD | _Adam, batch: Batch, working: Working
+        self, arrays: dict[str, Tensor], weights: dict[str, Tensor], step: SGD | Adam, batch: Batch, working: Working
     ) -> Tensor:
         """The same where a gradient is not written down."""
         with torch.enable_grad():
@@ -194,38 +201,61 @@ class Chunk:
             return
         if steps == 1:
             if epoch == 0:
-                self._whole = self._count(slice(None), self.sample_lengths)
+                self._whole = self._count(self.sample_cell, self.sample_lengths)
             yield self._whole
             return
         keys = self.task.users[self.users]
         place = batch_order(keys, self.sample_lengths, self.task.draws, self.task.round, epoch, size)
         sample = np.repeat(self.sample_start, self.sample_lengths) + place
         batch = positions(self.sample_lengths) // size
-        for step in range(steps):
-            yield self._count(sample[batch == step], np.clip(self.sample_lengths - step * size, 0, size))
+        cell = self.sample_cell[self._there(sample[np.argsort(batch, kind="stable")])]
+        stops = np.cumsum(np.bincount(batch, minlength=steps))
+        for step, (stop, count) in enumerate(zip(stops, np.diff(stops, prepend=0), strict=True)):
+            yield self._count(cell[stop - count : stop], np.clip(self.sample_lengths - step * size, 0, size))
 
-    def _count(self, samples: slice | NDArray[np.int64], sizes: NDArray[np.int64]) -> Batch:
-        cells = 2 * len(self.users) * self.num_rows
-        counts = np.bincount(self.sample_cell[samples], minlength=cells)
-        positive, negative = self._tensor(counts).reshape(2, len(self.users), self.num_rows)
+    def _count(self, cell: Tensor, sizes: NDArray[np.int64]) -> Batch:
+        counts = self._zeros(2 * len(self.users) * self.num_rows)
+        # Small integers: their sum is exact in whatever order a GPU adds.
+        counts.index_add_(0, cell, counts.new_ones(1).expand(len(cell)))
+        positive, negative = counts.view(2, len(self.users), self.num_rows)
         return Batch(positive, negative, self._tensor(sizes))
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values.astype(self.task.dtype)).to(self.device)
+        return self._there(values.astype(self.task.dtype))
+
+    def _there(self, values: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(values).to(self.device)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self._tensor(np.zeros(0)).new_zeros(shape)
+
+    @cached_property
+    def cell(self) -> Tensor:
+        """[nnz] where the users' rows stand among the c r rows of a stack."""
+        return self._there(self.owner * self.num_rows + self.place)
+
+    @cached_property
+    def item(self) -> Tensor:
+        """[nnz] the items of the users' rows."""
+        return self._there(self.rows.values.astype(np.int64))
 
     def _stack(self, name: str) -> Tensor:
         """An array of all users: [c, r, …] by item, with zeros past a user's last row; else [c, …]."""
-        task, common = self.task, self.task.common(name)
-        by_item = task.by_item(name)
+        task, common, by_item = self.task, self.task.common(name), self.task.by_item(name)
+        if common is not None:
+            self.start[name] = self._tensor(common)
         if self.whole or not by_item:
-            whole = task.own(name)[self.users] if common is None else np.repeat(common[None], len(self.users), axis=0)
-            return self._arranged(self._tensor(whole)) if by_item else self._tensor(whole)
-        stacked = np.zeros((len(self.users), self.num_rows, *task.specs[name].shape[1:]), dtype=task.dtype)
-        if common is None:
-            stacked[self.owner, self.place] = task.own(name)[self.users[self.owner], self.rows.values]
+            users = len(self.users)
+            own = self.start[name].expand(users, *common.shape) if common is not None else task.own(name)[self.users]
+            stacked = own.clone() if isinstance(own, Tensor) else self._tensor(own)
         else:
-            stacked[self.owner, self.place] = common[self.rows.values]
-        return self._arranged(torch.from_numpy(stacked).to(self.device))
+            if common is not None:
+                values = self.start[name].index_select(0, self.item)
+            else:
+                values = self._tensor(task.own(name)[self.users[self.owner], self.rows.values])
+            flat = values.new_zeros(len(self.users) * self.num_rows, *values.shape[1:])
+            stacked = flat.index_copy_(0, self.cell, values).unflatten(0, (len(self.users), self.num_rows))
+        return self._arranged(stacked) if by_item else stacked
 
     def _arranged(self, table: Tensor) -> Tensor:
         return _columns_first(table)
@@ -242,24 +272,24 @@ class Chunk:
 
     def _change(self, name: str, trained: Tensor) -> NDArray[np.floating]:
         """[nnz, …] or [c, …]: what training changed."""
-        values = self._flat(name, trained)
         if name in self.before:
-            return values - self.before[name]
-        start = self.task.shared[name]
+            return self._flat(name, trained) - self.before[name]
+        start = self.start[name]
         if self.task.by_item(name) and not self.whole:
-            values -= start[self.rows.values]
-        else:
-            values.reshape(-1, *start.shape)[:] -= start
-        return values
+            return self._rows(trained).sub_(start.index_select(0, self.item)).cpu().numpy()
+        return self._flat(name, trained.detach().sub_(start))
 
     def _flat(self, name: str, stacked: Tensor) -> NDArray[np.floating]:
         """The values without padding: [nnz, …] by item, users one after another; else [c, …]."""
         if not self.task.by_item(name):
             return stacked.detach().cpu().numpy().copy()
-        flat = stacked.detach().contiguous().flatten(0, 1)
         if self.whole:
-            return flat.cpu().numpy()
-        return flat[torch.from_numpy(self.owner * self.num_rows + self.place).to(self.device)].cpu().numpy()
+            return stacked.detach().contiguous().flatten(0, 1).cpu().numpy()
+        return self._rows(stacked).cpu().numpy()
+
+    def _rows(self, stacked: Tensor) -> Tensor:
+        """[nnz, …] a copy of the rows that are no padding."""
+        return stacked.detach().contiguous().flatten(0, 1).index_select(0, self.cell)
 
 
 class SequenceChunk(Chunk):
@@ -292,62 +322,3 @@ def _filled(weights: dict[str, Tensor], gradients: tuple[Tensor | None, ...]) ->
 def _columns_first(table: Tensor) -> Tensor:
     """The same [c, r, d] values with r running fastest in memory, which batched products read best."""
     return table.transpose(1, 2).contiguous().transpose(1, 2) if table.ndim == 3 else table
-
-
-class _SGD:
-    def __init__(self, task: LocalTask, weights: dict[str, Tensor]) -> None:
-        self.weights = weights
-        self.rates = {name: task.rate(name) for name in weights}
-        self.decays = {name: task.decay(name) for name in weights}
-        self.plain = not any(self.decays.values())
-
-    @torch.no_grad()
-    def __call__(self, gradients: dict[str, Tensor], active: Tensor) -> None:
-        for name, weight in self.weights.items():
-            gradient, decay = gradients[name], self.decays[name]
-            if decay:
-                gradient = gradient + decay * weight * _like(active, weight)
-            weight.sub_(gradient, alpha=self.rates[name])
-
-
-class _Adam:
-    """Adam (Kingma and Ba, 2015) with a step count for each user: β = (0.9, 0.999), ε = 1e-8."""
-
-    def __init__(self, task: LocalTask, weights: dict[str, Tensor]) -> None:
-        self.weights = weights
-        self.rates = {name: task.rate(name) for name in weights}
-        self.decays = {name: task.decay(name) for name in weights}
-        self.first = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        self.second = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        self.steps = torch.zeros(len(next(iter(weights.values()))), dtype=torch.float64)
-
-    @torch.no_grad()
-    def __call__(self, gradients: dict[str, Tensor], active: Tensor) -> None:
-        self.steps += active.cpu()
-        # Users that have not started divide by zero here; their update is masked below.
-        steps = self.steps.clamp(min=1)
-        scale_1, scale_2 = 1 / (1 - 0.9**steps), 1 / (1 - 0.999**steps)
-        everyone = bool(active.all())
-        for name, weight in self.weights.items():
-            decay = self.decays[name]
-            gradient = gradients[name] + decay * weight if decay else gradients[name]
-            first, second = self.first[name], self.second[name]
-            if everyone:
-                first.mul_(0.9).add_(gradient, alpha=0.1)
-                second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-            else:
-                keep = _like(active, weight)
-                first.copy_(torch.where(keep, 0.9 * first + 0.1 * gradient, first))
-                second.copy_(torch.where(keep, 0.999 * second + 0.001 * gradient * gradient, second))
-            update = _like(scale_1, weight) * first / ((_like(scale_2, weight) * second).sqrt() + 1e-8)
-            if not everyone:
-                update = update * _like(active, weight)
-            weight -= self.rates[name] * update
-
-
-def _like(per_user: Tensor, weight: Tensor) -> Tensor:
-    """A value per user [c] in a shape (and type, unless it is a mask) that broadcasts over `weight` [c, …]."""
-    per_user = per_user.to(weight.device)
-    if per_user.dtype != torch.bool:
-        per_user = per_user.to(weight.dtype)
-    return per_user.reshape(-1, *[1] * (weight.ndim - 1))

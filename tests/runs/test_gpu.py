@@ -17,6 +17,9 @@ PRETENDED = [
     chosen if chosen[2] == "none" or chosen[0] in ("fcf", "fedrap") else pytest.param(*chosen, marks=pytest.mark.slow)
     for chosen in TRAINED
 ]
+# torch knows one kind of accelerator in a process.
+real = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+pretended = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real GPU")
 SMALL = {"learning_rate": 0.05, "user_learning_rate": 0.2, "max_length": 4, "num_server_rounds": 2, "evaluate_every": 1}
 
 
@@ -34,6 +37,7 @@ def assert_equal_runs(folder, tolerance, there, **changes):
         np.testing.assert_allclose(found[1][1][name], values, atol=tolerance, err_msg=name)
 
 
+@pretended
 @pytest.mark.parametrize(("strategy", "backbone", "plug_in"), PRETENDED, ids=["-".join(one) for one in TRAINED])
 def test_nothing_is_left_behind(tmp_path, monkeypatch, strategy, backbone, plug_in):
     # Compiled loops, which a GPU does not have, add in another order than torch, and this regulariser amplifies it.
@@ -44,13 +48,14 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch, strategy, backbone, plug_
     assert gpu.moved > 0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@real
 @pytest.mark.parametrize(("strategy", "backbone", "plug_in"), TRAINED, ids=["-".join(one) for one in TRAINED])
 def test_a_real_gpu_rounds_otherwise_and_nothing_else(tmp_path, strategy, backbone, plug_in):
     changes = {"strategy": strategy, "backbone": backbone, "personalization": plug_in}
     assert_equal_runs(tmp_path, 5e-4, "cuda", **changes)
 
 
+@pretended
 def test_what_is_forgotten_here_is_noticed():
     """The pretended GPU refuses what a real one would."""
     with pretended_gpu() as gpu:
@@ -62,6 +67,7 @@ def test_what_is_forgotten_here_is_noticed():
             there.numpy()
 
 
+@pretended
 def test_many_more_users_are_stacked_on_a_gpu(tmp_path, monkeypatch):
     """Of nine users on one node one stack, where a bound as small as the processor's makes several of them."""
     made = []
