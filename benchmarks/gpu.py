@@ -14,8 +14,9 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,32 +92,28 @@ def combinations(methods: Sequence[str], backbones: Sequence[str]) -> list[tuple
 
 def measure(
     chosen: Sequence[tuple[str, str, str]], device: str, dataset: str, rounds: int, further: dict[str, Scalar]
-) -> list[dict[str, Any]]:
-    """A line for each, the processor first."""
+) -> Iterator[dict[str, Any]]:
+    """A line for each, the processor first; both take about 20 seconds on MovieLens-100K."""
     common: dict[str, Scalar] = {"dataset": dataset, "num-server-rounds": rounds + 1, "evaluate-every": rounds + 1}
     common |= {"checkpoint-every": rounds + 1, "recommendations": 0, **further}
     if folder := os.environ.get(DATA_VARIABLE):
         common["data-dir"] = folder
-    lines = []
     for strategy, backbone, plug_in in chosen:
         settings = {**common, "strategy": strategy, "backbone": backbone, "personalization": plug_in}
         here = trained(settings)
         there = trained({**settings, "device": device, "backend": "torch"})
         apart = [float(np.abs(there.shared[name] - values).max(initial=0.0)) for name, values in here.shared.items()]
         seconds = statistics.median(here.seconds), statistics.median(there.seconds)
-        lines.append(
-            {
-                "strategy": strategy,
-                "backbone": backbone,
-                "plug-in": plug_in,
-                "one core, s": round(seconds[0], 4),
-                f"{device}, s": round(seconds[1], 4),
-                "ratio": round(seconds[0] / seconds[1], 2),
-                "shared arrays apart": max(apart, default=0.0),
-                "NDCG@10 apart": abs(here.figure - there.figure),
-            }
-        )
-    return lines
+        yield {
+            "strategy": strategy,
+            "backbone": backbone,
+            "plug-in": plug_in,
+            "one core, s": round(seconds[0], 4),
+            f"{device}, s": round(seconds[1], 4),
+            "ratio": round(seconds[0] / seconds[1], 2),
+            "shared arrays apart": max(apart, default=0.0),
+            "NDCG@10 apart": abs(here.figure - there.figure),
+        }
 
 
 def everything() -> list[dict[str, Any]]:
@@ -125,7 +122,7 @@ def everything() -> list[dict[str, Any]]:
 
     if not torch.cuda.is_available():
         return []
-    return measure(combinations(TRAIN, sorted(BACKBONES)), "cuda", DATASET, 3, {})
+    return list(measure(combinations(TRAIN, sorted(BACKBONES)), "cuda", DATASET, 3, {}))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -144,7 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not torch.cuda.is_available():
             parser.exit(1, "torch sees no GPU here, so there is nothing to measure.\n")
     chosen = combinations(options.method or TRAIN, options.backbone or sorted(BACKBONES))
-    lines = measure(chosen, options.device, options.dataset, options.rounds, options.settings)
+    lines = []
+    for line in measure(chosen, options.device, options.dataset, options.rounds, options.settings):
+        lines.append(line)
+        words = f"{line['strategy']} on {line['backbone']} with {line['plug-in']}: {line['ratio']} times one core"
+        print(f"{len(lines)} of {len(chosen)}: {words}", file=sys.stderr)
     if options.json:
         print(json.dumps(lines, indent=2))
     else:
