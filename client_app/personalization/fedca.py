@@ -29,6 +29,7 @@ from client_app.personalization.base import (
     Given,
     OwnArrays,
     Personalization,
+    Pull,
     Tensors,
     Working,
     checked_personal,
@@ -98,6 +99,16 @@ class MixedTable(Personalization):
             for name in self.mixed
         ]  # fmt: skip
         return self.options.fedca_proximal * sum(total[1:], start=total[0])
+
+    def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
+        """The backbone sees what there is; the penalty adds 2λ (Q_u - Q_u^g)."""
+
+        def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+            twice = 2 * self.options.fedca_proximal
+            back = {name: twice * (arrays[name] - arrays[f"aggregate/{name}"]) for name in self.mixed}
+            return {**gradients, **{name: gradients[name] + values for name, values in back.items()}}
+
+        return arrays, pull
 
     def reports(
         self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
