@@ -232,7 +232,7 @@ def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path
 
     And a Ctrl-C for a child: it says that it has failed, and leaves its SuperNode waiting for a reply.
     """
-    _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=45.0)
+    _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=60.0)
     done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
     assert done.returncode == 0, done.stderr
     out = RunDirectory(tmp_path / "run")
@@ -248,11 +248,11 @@ def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path
             os.kill(members(deployment, name)[place], sign)
         try:
             await_condition(lambda rounds=rounds: went_on(out, rounds) or process.poll() is not None, seconds=480)
+            assert process.poll() is None, process.communicate()
         except AssertionError as error:
             logs = "\n".join(deployment.log(node).read_text()[-2000:] for node in ("node-1", "node-2"))
             said = out.events.read_text()[-2000:]
             raise AssertionError(f"{name} lost its process {place}, and then:\n{said}\n{logs}") from error
-        assert process.poll() is None, process.communicate()
     os.kill(process.pid, signal.SIGTERM)
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 130, stderr
