@@ -34,6 +34,7 @@ from client_app.personalization.base import (
     Working,
     checked_personal,
 )
+from client_app.personalization.proximal import Proximal
 from client_app.training.compiler import row_kernels
 from models import Backbone
 
@@ -52,7 +53,8 @@ class MixedTable(Personalization):
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
         self.mixed = exchanged(backbone.shared, only_embeddings(config))
-        self.fixed = {f"aggregate/{name}": spec for name, spec in self.mixed.items()}
+        self.fixed = {_mixed(name): spec for name, spec in self.mixed.items()}
+        self.term = Proximal(self.options.fedca_proximal, {name: _mixed(name) for name in self.mixed})
         # Who is not mixed goes on with its own.
         if self.options.fedca_rho == 0 and self.options.fedca_mix_fraction == 1:
             self.replaced = frozenset(self.mixed)
@@ -78,7 +80,7 @@ class MixedTable(Personalization):
             given = given.with_own(name, mixed, reported=True)
         if self.options.needs_aggregates:
             # What lies in a message cannot be written to, and torch takes no such memory.
-            given = replace(given, anchors={f"aggregate/{name}": personal[name].copy() for name in self.mixed})
+            given = replace(given, anchors={_mixed(name): personal[name].copy() for name in self.mixed})
         return given
 
     def deploy(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
@@ -93,22 +95,11 @@ class MixedTable(Personalization):
         return self.start(given, personal, first)
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
-        """λ ‖Q_u - Q_u^g‖², squared Frobenius, over everything that is shared."""
-        total = [
-            (arrays[name] - arrays[f"aggregate/{name}"]).square().flatten(1).sum(dim=1)
-            for name in self.mixed
-        ]  # fmt: skip
-        return self.options.fedca_proximal * sum(total[1:], start=total[0])
+        """λ ‖Q_u - Q_u^g‖² over everything that is shared."""
+        return self.term.penalty(arrays)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
-        """The backbone sees what there is; the penalty adds 2λ (Q_u - Q_u^g)."""
-
-        def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-            twice = 2 * self.options.fedca_proximal
-            back = {name: twice * (arrays[name] - arrays[f"aggregate/{name}"]) for name in self.mixed}
-            return {**gradients, **{name: gradients[name] + values for name, values in back.items()}}
-
-        return arrays, pull
+        return self.term.forward(arrays)
 
     def reports(
         self, given: Given, users: Words, positives: Ragged, negatives: Ragged, round_: int, draws: Draws
@@ -144,7 +135,7 @@ class MixedTable(Personalization):
         members, m = changes.users, next(spec.shape[0] for spec in self.backbone.shared.values() if spec.by_item)
         by_item, dense = {}, {}
         for place, (name, spec) in enumerate(sorted(self.mixed.items())):
-            values = given.own[name][members] - given.anchors[f"aggregate/{name}"][members]
+            values = given.own[name][members] - given.anchors[_mixed(name)][members]
             for user, hidden in zip(users[members], values, strict=True):
                 stream = draws.noise(user, round_, Purpose.NOISE, hidden, place)
                 hidden[:] = hidden + laplace(stream, spec.size, delta).reshape(hidden.shape)
@@ -154,6 +145,11 @@ class MixedTable(Personalization):
                 dense[name] = values
         rows = Ragged.from_lengths(np.full(len(members), m), np.tile(np.arange(m, dtype=np.int32), len(members)))
         return Changes(members, rows, by_item, dense, changes.loss)
+
+
+def _mixed(name: str) -> str:
+    """The name of Q_u^g beside the user's own array."""
+    return f"aggregate/{name}"
 
 
 def right_singular_vectors(table: Array, items: Ragged, k: int, *, centred: bool = False) -> NDArray[np.float64]:

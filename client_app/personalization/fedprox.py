@@ -19,6 +19,7 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods import only_embeddings
 from bouquet.methods.fedprox import FedProxOptions
 from client_app.personalization.base import Batch, Given, OwnArrays, Personalization, Pull, Tensors, Working
+from client_app.personalization.proximal import Proximal
 from models import Backbone
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class ProximalTerm(Personalization):
         super().__init__(backbone, config, options)
         self.held = exchanged(backbone.shared, only_embeddings(config))
         self.fixed = {sent(name): spec for name, spec in self.held.items()}
+        self.term = Proximal(self.options.fedprox_mu / 2, {name: sent(name) for name in self.held})
 
     @property
     def in_loss(self) -> bool:
@@ -45,19 +47,11 @@ class ProximalTerm(Personalization):
         return replace(given, frozen={**given.frozen, **{sent(name): given.shared[name] for name in self.held}})
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
-        """(μ / 2) ‖w - w^t‖² over all shared arrays; rows that nobody works on add nothing."""
-        total = [(arrays[name] - arrays[sent(name)]).square().flatten(1).sum(dim=1) for name in self.held]
-        return self.options.fedprox_mu / 2 * sum(total[1:], start=total[0])
+        """(μ / 2) ‖w - w^t‖² over all shared arrays."""
+        return self.term.penalty(arrays)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
-        """The backbone sees what there is; the penalty adds μ (w - w^t)."""
-
-        def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-            mu = self.options.fedprox_mu
-            back = {name: mu * (arrays[name] - arrays[sent(name)]) for name in self.held}
-            return {**gradients, **{name: gradients[name] + values for name, values in back.items()}}
-
-        return arrays, pull
+        return self.term.forward(arrays)
 
 
 def sent(name: str) -> str:

@@ -24,6 +24,7 @@ from bouquet.config import Options, RunConfig
 from bouquet.errors import WireError
 from bouquet.methods.gpfedrec import GPFedRecOptions
 from client_app.personalization.base import Batch, Given, OwnArrays, Personalization, Pull, Tensors, Working
+from client_app.personalization.proximal import Proximal
 from models import Backbone
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class GuidedTable(Personalization):
         super().__init__(backbone, config, options)
         self.tables = {name: spec for name, spec in backbone.shared.items() if spec.by_item}
         self.fixed = {specific(name): spec for name, spec in self.tables.items()}
+        self.term = Proximal(self.options.gpfedrec_lambda, {name: specific(name) for name in self.tables})
         if self.options.gpfedrec_evaluate == "fine-tuned":
             self.tuned = frozenset(self.tables)
 
@@ -63,19 +65,11 @@ class GuidedTable(Personalization):
         return given
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
-        """λ ‖Q_u - R_u‖², squared Frobenius, over all items."""
-        total = [(arrays[name] - arrays[specific(name)]).square().flatten(1).sum(dim=1) for name in self.tables]
-        return self.options.gpfedrec_lambda * sum(total[1:], start=total[0])
+        """λ ‖Q_u - R_u‖² over all items."""
+        return self.term.penalty(arrays)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
-        """The backbone sees what there is; the penalty adds 2λ (Q_u - R_u)."""
-
-        def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-            factor = 2 * self.options.gpfedrec_lambda
-            drawn = {name: factor * (arrays[name] - arrays[specific(name)]) for name in self.tables}
-            return {**gradients, **{name: gradients[name] + values for name, values in drawn.items()}}
-
-        return arrays, pull
+        return self.term.forward(arrays)
 
     def _made_for(self, given: Given, personal: OwnArrays, name: str) -> Array:
         """R_u = C + D_u of every user, [k, m, …]."""
