@@ -146,14 +146,17 @@ class LocalGlobalCollaboration(Personalization):
             return None
         local, common = batch.pick(arrays[self.local]), batch.pick(arrays[self.common])
         if options.plgc_redundancy != "err":
-            return options.weight * ALTERNATIVES[options.plgc_redundancy](local, common, batch.samples)
+            return options.weight * ALTERNATIVES[options.plgc_redundancy].loss(local, common, batch.samples)
         own, shared = (represented(table, arrays, batch.samples) for table in (local, common))
         return options.weight * reduced(correlated(own, shared, batch.samples), options.plgc_kappa)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
-        """The gradient of V^p passes to V^l with the factor μ; that of eRR is written down in `redundancy`."""
-        options = self.options
-        if options.plgc_learn_through_mu or options.plgc_redundancy not in ("err", "none"):
+        """The gradient of V^p passes to V^l with the factor μ; those of eRR and its alternatives stand with them.
+
+        The alternatives' are of V^l alone: where V^g is trained too it is autograd's.
+        """
+        options, kind = self.options, self.options.plgc_redundancy
+        if options.plgc_learn_through_mu or (kind in ALTERNATIVES and self.of_base):
             return None
         local, common, share = arrays[self.local], arrays[self.common], self._mu(arrays, working)
         seen: Tensors = arrays
@@ -165,7 +168,10 @@ class LocalGlobalCollaboration(Personalization):
             found = dict(gradients)
             if share is not None and not self.of_base:
                 found[self.table] = found[self.table] * share
-            if options.plgc_redundancy == "err" and options.weight > 0:
+            if kind in ALTERNATIVES and options.weight > 0:
+                slope = ALTERNATIVES[kind].slope(local, common, batch.samples)
+                found[self.local] = slope.mul_(options.weight).add_(found[self.local])
+            if kind == "err" and options.weight > 0:
                 beside = (arrays, batch.samples, options.weight, options.plgc_kappa)
                 of_local, of_networks = redundancy_and_slopes(local, common, *beside)
                 found[self.local] = found[self.local] + of_local

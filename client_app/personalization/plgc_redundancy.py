@@ -80,25 +80,25 @@ def _stacked(
     double = {name: torch.cat([networks[name], networks[name]]) for name in NETWORKS}
     cache = []
     for first, second in (NETWORKS[:2], NETWORKS[2:]):
-        normal, inverse = _standardised(torch.bmm(rows, double[first]), shares, _EPSILON)
+        normal, inverse = standardised(torch.bmm(rows, double[first]), shares, _EPSILON)
         active = normal.relu()
         cache.append((rows, normal, inverse, active))
         rows = torch.bmm(active, double[second])
-    column, inverse = _standardised(rows, shares, 0.0)
+    column, inverse = standardised(rows, shares, 0.0)
     weighted = column * shares.transpose(1, 2)
     correlation = torch.bmm(weighted[:k].transpose(1, 2), column[k:])
     slope = 2 * strength * kappa * correlation
     diagonal = torch.diagonal(slope, dim1=1, dim2=2)
     diagonal.copy_(2 * strength * (torch.diagonal(correlation, dim1=1, dim2=2) - 1))
     gradient = torch.cat([torch.bmm(weighted[k:], slope.transpose(1, 2)), torch.bmm(weighted[:k], slope)])
-    gradient = _through(gradient, column, inverse, shares)
+    gradient = through(gradient, column, inverse, shares)
     found: dict[str, Tensor] = {}
     for (first, second), (inputs, normal, inverse, active) in zip(
         (NETWORKS[2:], NETWORKS[:2]), reversed(cache), strict=True
     ):
         found[second] = _both(torch.bmm(active.transpose(1, 2), gradient), k)
         gradient = torch.bmm(gradient, double[second].transpose(1, 2)).mul_(active > 0)
-        gradient = _through(gradient, normal, inverse, shares)
+        gradient = through(gradient, normal, inverse, shares)
         found[first] = _both(torch.bmm(inputs.transpose(1, 2), gradient), k)
         if first == NETWORKS[0]:  # nobody asks for the gradient of the frozen table
             gradient = gradient[:k]
@@ -133,7 +133,7 @@ def _share(weights: Tensor) -> Tensor:
     return (weights / weights.sum(dim=1, keepdim=True).clamp(min=1)).unsqueeze(1)
 
 
-def _standardised(values: Tensor, share: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def standardised(values: Tensor, share: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Columns without mean, divided by their deviation; and one over the deviation, 0 for a constant column."""
     mean = torch.bmm(share, values)
     centred = values.sub_(mean)
@@ -143,7 +143,7 @@ def _standardised(values: Tensor, share: Tensor, epsilon: float) -> tuple[Tensor
     return centred.mul_(inverse), inverse
 
 
-def _through(gradient: Tensor, normal: Tensor, inverse: Tensor, share: Tensor) -> Tensor:
+def through(gradient: Tensor, normal: Tensor, inverse: Tensor, share: Tensor) -> Tensor:
     """From the gradient of standardised columns to that of the columns."""
     rows = share.transpose(1, 2)
     total = gradient.sum(dim=1, keepdim=True)
