@@ -5,8 +5,8 @@
     FedDecorr   Shi et al. (2023)       the squared Frobenius norm of the local rows' correlation matrix
 
 All read the rows of a batch's samples in the local and the global table: local, common [k, b, d], weights [k, b], how
-often each row stands in the batch. The first two work on directions a = l / ‖l‖ and g of the same; s is a row's share of
-the samples. Gradients are those of the local rows, [k, b, d]; for users without samples they are anything.
+often each row stands in the batch. The first two work on directions a = l / ‖l‖, and g of the common rows; s is a row's
+share of the samples. Gradients are those of the local rows, [k, b, d]; for users without samples they are anything.
 """
 
 from __future__ import annotations
