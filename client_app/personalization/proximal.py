@@ -1,7 +1,9 @@
 """A term of the loss that draws what a device trains to what it was given: FedProx's, FedCA's and GPFedRec's.
 
-penalty     w Σ ‖Q - Q'‖²        squared Frobenius, over all values
-gradient    2w (Q - Q')          of every trained array Q; Q' is fixed
+    penalty     w Σ ‖Q - Q'‖²        squared Frobenius, over all values
+    gradient    2w (Q - Q')          of every trained array Q; Q' is fixed
+
+A row that nobody works on is where it was given, and adds nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Proximal:
     near: Mapping[str, str]
 
     def penalty(self, arrays: Tensors) -> Tensor:
-        """[k] what is added to each user's loss; rows that nobody works on add nothing."""
+        """[k] what is added to each user's loss."""
         total = [(arrays[name] - arrays[there]).square().flatten(1).sum(dim=1) for name, there in self.near.items()]
         return self.weight * sum(total[1:], start=total[0])
 

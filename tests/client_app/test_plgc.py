@@ -140,7 +140,22 @@ def test_redundancy_reduction_pulls_at_the_common_table_where_that_is_trained():
     assert all(np.abs(plain[name] - reduced[name]).max() > 1e-4 for name in ("change of item_embedding", PERSONAL))
 
 
-@pytest.mark.parametrize("kind", ["au", "duorec", "feddecorr"])
+@pytest.mark.parametrize("kind", sorted(ALTERNATIVES))
+def test_the_gradient_of_an_alternative_is_that_of_its_loss(kind):
+    """So many rows that pairs come in several blocks; rows that stand in no batch or several times, and one of zeros."""
+    source = torch.Generator().manual_seed(3)
+    local, common = (torch.randn(2, 600, 5, generator=source, dtype=torch.float64) for _ in range(2))
+    local[0, 7] = 0.0
+    weights = torch.randint(0, 4, (2, 600), generator=source).double()
+    weights[0, 7] = 2.0
+    local.requires_grad_()
+    (expected,) = torch.autograd.grad(ALTERNATIVES[kind].loss(local, common, weights).sum(), local)
+    found = ALTERNATIVES[kind].slope(local.detach(), common, weights)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
+    assert expected.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", sorted(ALTERNATIVES))
 def test_each_alternative_has_a_weight_of_its_own(kind):
     """It is λ where it is 0, goes over λ where it is not, and the other weights are nothing to it."""
     common = {"strategy": "fcf", "personalization": "plgc", "plgc_redundancy": kind}
