@@ -134,7 +134,7 @@ def _share(weights: Tensor) -> Tensor:
 
 
 def standardised(values: Tensor, share: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """In place, columns without mean, divided by their deviation; and one over the deviation, 0 for a constant column."""
+    """In place: columns less their mean, over their deviation; and one over the deviation, 0 for a constant column."""
     mean = torch.bmm(share, values)
     centred = values.sub_(mean)
     variance = torch.bmm(share, centred.square())

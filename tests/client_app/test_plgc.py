@@ -142,7 +142,7 @@ def test_redundancy_reduction_pulls_at_the_common_table_where_that_is_trained():
 
 @pytest.mark.parametrize("kind", sorted(ALTERNATIVES))
 def test_the_gradient_of_an_alternative_is_that_of_its_loss(kind):
-    """So many rows that pairs come in several blocks; rows that stand in no batch or several times, and one of zeros."""
+    """Pairs come in several blocks; a row may stand in no batch or several times, and one is of zeros."""
     source = torch.Generator().manual_seed(3)
     local, common = (torch.randn(2, 600, 5, generator=source, dtype=torch.float64) for _ in range(2))
     local[0, 7] = 0.0
