@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from strategies.numerics.checks import refuse_non_finite, refuse_option, refuse_shape
 from strategies.numerics.distances import squared_distances
@@ -27,6 +28,9 @@ Solver = Literal["projection", "cvxpy"]
 
 # Values of one user in a block of items: long enough for BLAS to be fast, short enough to bound memory.
 BLOCK_VALUES = 4096
+# Share of weights above which a dense product is faster, and values of one user in a block where it is not.
+MANY_WEIGHTS = 0.1
+SPARSE_BLOCK_VALUES = 128
 # Bytes of a tile of pairs of users: its few arrays stay in a core's own cache.
 TILE_BYTES = 2**19
 
@@ -219,6 +223,12 @@ def mix(weights: NDArray[Any], tables: Tables, out: Tables | None = None) -> Tab
         raise ValueError("out overlaps tables, but is neither tables itself nor its first users.")
     weights = weights.astype(tables.dtype)
     flat = out.reshape(len(out), -1)
+    if np.count_nonzero(weights) < MANY_WEIGHTS * weights.size:
+        few, step = sparse.csr_array(weights), max(1, SPARSE_BLOCK_VALUES // size)
+        for start in range(0, items, step):
+            block = np.ascontiguousarray(tables[:, start : start + step]).reshape(count, -1)
+            flat[:, start * size : (start + step) * size] = few @ block
+        return out
     step = max(1, BLOCK_VALUES // size)
     # Users with the same weights have the same table: a product's rows may be rounded by where they stand in it.
     place_of: dict[bytes, int] = {}

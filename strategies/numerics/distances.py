@@ -18,6 +18,10 @@ BLOCK_VALUES = 4096
 BLOCK_BYTES = 2**19
 # Squared norms may exceed 1 + squared distance by this factor before float32 loses the sixth digit.
 CANCELLATION = 3.0
+# Share of all pairs up to which it is faster to take their differences than to multiply everything in float64.
+FEW_PAIRS = 0.04
+# Users of whom it is tried whether float32 will do, where there are more than four times as many.
+SAMPLE = 64
 
 
 def squared_distances(tables: Tables) -> Matrix:
@@ -25,7 +29,8 @@ def squared_distances(tables: Tables) -> Matrix:
 
     They come from Gram products of blocks of items, ‖a‖² + ‖b‖² − 2 a·b. Float32 tables are multiplied in float32 and
     the products of blocks summed in float64. Pairs of users so close that digits cancel are taken from their
-    difference; if there are more of them than users, everything is done again in float64.
+    difference; if there are many of them, everything is done in float64: of all users, because camps of users who
+    are alike among themselves, far from the others, have no common mean to be centred on.
 
     Args:
         tables: Q, [n, m, d], float32 or float64; a memory map is read block by block.
@@ -36,17 +41,33 @@ def squared_distances(tables: Tables) -> Matrix:
         ValueError: tables has other axes or is empty, or a value is not finite (names the first bad user).
     """
     count = refuse_shape("tables", tables, "[users, items, embedding size]")[0]
-    if tables.dtype == np.float32:
+    if tables.dtype == np.float32 and not _many_are_close(tables):
         with np.errstate(over="ignore", invalid="ignore"):
             distances, close = _from_gram(_centred_gram(tables, np.float32))
-        if len(close) <= count and np.isfinite(distances).all():
+        if len(close) <= _few_pairs(count) and np.isfinite(distances).all():
+            difference = np.empty(tables.shape[1:], np.float32)
             for u, v in close:
-                difference = np.subtract(tables[u], tables[v], dtype=np.float64)
+                np.subtract(tables[u], tables[v], out=difference)
                 distances[u, v] = distances[v, u] = np.vdot(difference, difference)
             return distances
     for user in range(count):
         refuse_non_finite(tables[user : user + 1], "the table of user {}", user)
     return _from_gram(_centred_gram(tables, np.float64))[0]
+
+
+def _many_are_close(tables: Tables) -> bool:
+    """Whether in a sample of users, if there are many, so many pairs are too close for float32 that all will be."""
+    count = len(tables)
+    if count <= 4 * SAMPLE:
+        return False
+    some = tables[:: count // SAMPLE]
+    with np.errstate(over="ignore", invalid="ignore"):
+        close = _from_gram(_centred_gram(some, np.float32))[1]
+    return len(close) > _few_pairs(len(some))
+
+
+def _few_pairs(count: int) -> float:
+    return FEW_PAIRS * count * (count - 1) / 2
 
 
 def _centred_gram(tables: Tables, dtype: type[np.floating[Any]]) -> Matrix:

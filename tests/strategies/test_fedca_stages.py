@@ -134,6 +134,21 @@ def test_float64_only_where_it_is_needed(monkeypatch):
     assert asked[2:] == [np.float32, np.float64]
 
 
+def test_a_sample_of_users_tells_that_float32_will_not_do(monkeypatch):
+    """Two camps of many users are multiplied once: 9 of 60 users, every seventh, are in both camps already."""
+    asked = []
+    gram = distances._centred_gram
+    monkeypatch.setattr(
+        distances, "_centred_gram", lambda tables, dtype: (asked.append((len(tables), dtype)), gram(tables, dtype))[1]
+    )
+    monkeypatch.setattr(distances, "SAMPLE", 8)
+    tables = two_camps(trained_tables(60))
+    np.testing.assert_allclose(similarity_matrix(tables), plain_similarity(tables), rtol=1e-6)
+    assert asked == [(9, np.float32), (60, np.float64)]
+    similarity_matrix(twins(trained_tables(60)))
+    assert asked[2:] == [(9, np.float32), (60, np.float32)]
+
+
 def test_similarity_by_blocks_and_from_a_memory_map(tmp_path, monkeypatch):
     tables = trained_tables(12, items=50)
     mapped = np.memmap(tmp_path / "tables", np.float32, "w+", shape=tables.shape)
@@ -445,6 +460,24 @@ def test_mixing_is_the_weighted_sum(block, rows, monkeypatch):
     out = np.full((rows, 50, 16), np.nan, np.float32)
     assert mix(weights, tables, out) is out
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [16, 48, 4096])
+@pytest.mark.parametrize("rows", [1, 30])
+def test_few_weights_are_multiplied_alone(block, rows, monkeypatch):
+    """Each user takes of itself and one other: 2 of 30 weights. In place too, where everybody has a row."""
+    monkeypatch.setattr(fedca, "SPARSE_BLOCK_VALUES", block)
+    monkeypatch.setattr(fedca, "BLOCK_VALUES", None)  # what a dense product would need
+    tables = trained_tables(30, items=50)
+    weights = (0.75 * np.eye(30) + 0.25 * np.roll(np.eye(30), 7, axis=1))[:rows]
+    expected = np.einsum("uv,vid->uid", weights, tables.astype(np.float64))
+    np.testing.assert_allclose(mix(weights, tables), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(mix(weights, tables.astype(np.float64)), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(mix(weights, tables[:, ::-1]), expected[:, ::-1], rtol=0, atol=1e-6)
+    rest = tables[rows:].copy()
+    mix(weights, tables, tables[:rows])
+    np.testing.assert_allclose(tables[:rows], expected, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(tables[rows:], rest)
 
 
 @pytest.mark.parametrize("block", [16, 48, 4096])
