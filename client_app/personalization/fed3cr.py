@@ -26,7 +26,7 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods.fed3cr import Fed3CROptions
 from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import PERSONAL, Batch, Changes, Personalization, Pull, Tensors, Working
-from client_app.personalization.fed3cr_alternatives import COMPLEMENTARITY, CONSISTENCY
+from client_app.personalization.fed3cr_alternatives import COMPLEMENTARITY, CONSISTENCY, add_alternative
 from client_app.personalization.fed3cr_compiled import train
 from client_app.personalization.fed3cr_orthogonality import (
     add_cosine_slopes,
@@ -103,12 +103,6 @@ class EnhancedConsensus(Personalization):
         """A user's own table, where no constraint moves all of it."""
         return frozenset() if self.whole_table else frozenset({PERSONAL})
 
-    @property
-    def _with_alternatives(self) -> bool:
-        options = self.options
-        other = options.fed3cr_beta_a > 0 and options.fed3cr_consistency in CONSISTENCY
-        return other or (options.fed3cr_beta_o > 0 and options.fed3cr_complementarity in COMPLEMENTARITY)
-
     def view(self, arrays: Tensors, working: Working) -> Tensors:
         """V^F = C^E + V_u (eq. 9 to 12)."""
         consensus, own = arrays[self.table], arrays[PERSONAL]
@@ -131,12 +125,12 @@ class EnhancedConsensus(Personalization):
         options, enhanced, own = self.options, seen[ENHANCED], seen[OWN]
         total = torch.zeros(len(own), dtype=own.dtype, device=own.device)
         if options.fed3cr_beta_a > 0 and (other := CONSISTENCY.get(options.fed3cr_consistency)):
-            total = total + options.fed3cr_beta_a * other(batch.pick(enhanced), batch.pick(own), batch.samples)
+            total = total + options.fed3cr_beta_a * other.loss(batch.pick(enhanced), batch.pick(own), batch.samples)
         elif options.fed3cr_beta_a > 0:
             views = (own, enhanced, centres(own, working), seen[CENTRE])
             total = total + options.fed3cr_beta_a * _consistency(*views, working.valid)
         if options.fed3cr_beta_o > 0 and (other := COMPLEMENTARITY.get(options.fed3cr_complementarity)):
-            total = total + options.fed3cr_beta_o * other(batch.pick(enhanced), batch.pick(own), batch.samples)
+            total = total + options.fed3cr_beta_o * other.loss(batch.pick(enhanced), batch.pick(own), batch.samples)
         elif options.fed3cr_beta_o > 0 and self._cosines:
             total = total + options.fed3cr_beta_o * cosine_complementarity(enhanced, own)
         elif options.fed3cr_beta_o > 0:
@@ -157,9 +151,9 @@ class EnhancedConsensus(Personalization):
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
         """One pass over the tables for each loss; the transfer network by backpropagation of one row per user."""
-        if self._with_alternatives or (self.network is None and self.options.fed3cr_enhancement != "none"):
+        if self.network is None and self.options.fed3cr_enhancement != "none":
             return None
-        return _forward(self, arrays, working)
+        return _forward(self, arrays, batch, working)
 
 
 def centres(table: Tensor, working: Working) -> Tensor:
@@ -189,7 +183,7 @@ def _log_ranking(table: Tensor, centre: Tensor, valid: Tensor) -> Tensor:
     return cosines.masked_fill(~valid, -1e9).log_softmax(dim=1)
 
 
-def _forward(method: EnhancedConsensus, arrays: Tensors, working: Working) -> tuple[Tensors, Pull]:
+def _forward(method: EnhancedConsensus, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
     """Eq. 9 to 19 with their gradients by hand.
 
     With P, Q the rankings of the own and the enhanced view, and s, t their cosines:
@@ -211,12 +205,16 @@ def _forward(method: EnhancedConsensus, arrays: Tensors, working: Working) -> tu
     def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         of_enhanced, of_own = gradients[table], gradients[table].clone()
         of_centre, of_own_centre = torch.zeros_like(centre), torch.zeros_like(own_centre)
-        if options.fed3cr_beta_a > 0:
+        if options.fed3cr_beta_a > 0 and (other := CONSISTENCY.get(options.fed3cr_consistency)):
+            add_alternative(other, options.fed3cr_beta_a, enhanced, own, batch.samples, of_enhanced, of_own)
+        elif options.fed3cr_beta_a > 0:
             first = _Cosines(own, own_centre, working.valid)
             second = _Cosines(enhanced, enhanced_centre, working.valid)
             of_own_centre += first.add_slope(options.fed3cr_beta_a, second, of_own)
             of_centre += second.add_slope(options.fed3cr_beta_a, first, of_enhanced)
-        if options.fed3cr_beta_o > 0 and method._cosines:
+        if options.fed3cr_beta_o > 0 and (other := COMPLEMENTARITY.get(options.fed3cr_complementarity)):
+            add_alternative(other, options.fed3cr_beta_o, enhanced, own, batch.samples, of_enhanced, of_own)
+        elif options.fed3cr_beta_o > 0 and method._cosines:
             add_cosine_slopes(options.fed3cr_beta_o, enhanced, own, of_enhanced, of_own)
         elif options.fed3cr_beta_o > 0:
             add_slopes(options.fed3cr_beta_o, enhanced, own, method._items(working, own), of_enhanced, of_own)

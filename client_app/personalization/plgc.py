@@ -49,9 +49,10 @@ from client_app.personalization.base import (
     Tensors,
     Working,
 )
+from client_app.personalization.columns import correlated
 from client_app.personalization.plgc_alternatives import ALTERNATIVES
 from client_app.personalization.plgc_compiled import train
-from client_app.personalization.plgc_redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
+from client_app.personalization.plgc_redundancy import NETWORKS, reduced, redundancy_and_slopes, represented
 from models import Backbone
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from client_app.personalization.base import Tensors
+from client_app.personalization.columns import column_shares, standardised, through
 from client_app.training.compiler import redundancy_kernels
 from client_app.training.threads import run_kernel
 
@@ -24,29 +25,17 @@ NETWORKS = ("projector_1", "projector_2", "predictor_1", "predictor_2")
 
 # Added to a variance before its root is divided by, as in batch normalisation.
 _EPSILON = 1e-5
-# Columns shorter than the root of this are constant.
-_TINY = 1e-12
 
 
 def represented(rows: Tensor, networks: Tensors, weights: Tensor) -> Tensor:
     """The representations of rows [k, b, d]; networks [k, d, d] by name, weights [k, b]."""
-    share = _share(weights)
+    share = column_shares(weights)
     for first, second in (NETWORKS[:2], NETWORKS[2:]):
         hidden = torch.bmm(rows, networks[first])
         hidden = hidden - torch.bmm(share, hidden)
         deviation = (torch.bmm(share, hidden.square()) + _EPSILON).sqrt()
         rows = torch.bmm((hidden / deviation).relu(), networks[second])
     return rows
-
-
-def correlated(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
-    """[k, d, d] the cross-correlation (eq. 18) of a and b [k, b, d] over entries with weights [k, b]."""
-    share = _share(weights)
-    columns = []
-    for values in (a, b):
-        centred = values - torch.bmm(share, values)
-        columns.append(centred / torch.bmm(share, centred.square()).clamp(min=_TINY).sqrt())
-    return torch.bmm((columns[0] * share.transpose(1, 2)).transpose(1, 2), columns[1])
 
 
 def reduced(correlation: Tensor, kappa: float) -> Tensor:
@@ -73,7 +62,7 @@ def _stacked(
     local: Tensor, common: Tensor, networks: Tensors, weights: Tensor, strength: float, kappa: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The same in torch."""
-    k, share = len(local), _share(weights)
+    k, share = len(local), column_shares(weights)
     # Both views side by side: one product with the networks for both.
     rows = torch.cat([local, common])
     shares = torch.cat([share, share])
@@ -126,29 +115,6 @@ def _compiled(
     run_kernel(code.add_slopes, (*columns, matrices.reshape(flat), counts, *scalars, *slopes), indptr)
     found = {name: torch.from_numpy(of_networks[:, place, :d, :d]) for place, name in enumerate(NETWORKS)}
     return torch.from_numpy(of_local).transpose(1, 2), found
-
-
-def _share(weights: Tensor) -> Tensor:
-    """[k, 1, b] weights that sum to one; zeros for a user without samples."""
-    return (weights / weights.sum(dim=1, keepdim=True).clamp(min=1)).unsqueeze(1)
-
-
-def standardised(values: Tensor, share: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """In place: columns less their mean, over their deviation; and one over the deviation, 0 for a constant column."""
-    mean = torch.bmm(share, values)
-    centred = values.sub_(mean)
-    variance = torch.bmm(share, centred.square())
-    spread = variance + epsilon if epsilon else torch.where(variance > _TINY, variance, torch.inf)
-    inverse = spread.rsqrt_()
-    return centred.mul_(inverse), inverse
-
-
-def through(gradient: Tensor, normal: Tensor, inverse: Tensor, share: Tensor) -> Tensor:
-    """From the gradient of standardised columns to that of the columns."""
-    rows = share.transpose(1, 2)
-    total = gradient.sum(dim=1, keepdim=True)
-    along = torch.einsum("kbd,kbd->kd", gradient, normal).unsqueeze(1)
-    return (gradient - rows * (total + normal * along)).mul_(inverse)
 
 
 def _both(gradient: Tensor, k: int) -> Tensor:

@@ -8,7 +8,13 @@ import torch
 
 from client_app.personalization.base import PERSONAL, Working
 from client_app.personalization.fed3cr import centres, consistency_loss
-from client_app.personalization.fed3cr_alternatives import contrast, distance, information, similarity
+from client_app.personalization.fed3cr_alternatives import (
+    COMPLEMENTARITY,
+    CONSISTENCY,
+    distance,
+    information,
+    similarity,
+)
 from client_app.personalization.fed3cr_orthogonality import complementarity_loss, cosine_complementarity_loss
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
@@ -144,7 +150,7 @@ def test_contrast_of_two_samples_by_hand():
     """
     views = ROWS[None]
     expected = (math.log(math.e / 3 + 2 / 3) - 1) / 3 + 2 * (math.log(1 / 3 + 2 * math.e / 3) - 1) / 3
-    assert contrast(views, views, TWICE).item() == pytest.approx(expected)
+    assert CONSISTENCY["contrast"].loss(views, views, TWICE).item() == pytest.approx(expected)
 
 
 def test_information_of_four_samples_by_hand():
@@ -162,10 +168,32 @@ def test_information_of_four_samples_by_hand():
     assert information(x, 7 * x + 2, weights).item() == pytest.approx(-0.5 * math.log(1 - 0.999**2))
 
 
-@pytest.mark.parametrize("loss", [similarity, contrast, distance, information])
-def test_gradients_of_the_alternatives_by_finite_differences(loss):
+ALTERNATIVES = CONSISTENCY | COMPLEMENTARITY
+
+
+@pytest.mark.parametrize("kind", sorted(ALTERNATIVES))
+def test_gradients_of_the_alternatives_by_finite_differences(kind):
+    loss = ALTERNATIVES[kind].loss
     generator = torch.Generator().manual_seed(1)
     views = [torch.randn(2, 5, 3, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     weights = torch.tensor([[1.0, 2, 0, 1, 3], [0, 0, 0, 0, 0]], dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda a, b: loss(a, b, weights), views)
     assert torch.isfinite(loss(*views, weights)).all(), "a user without samples has no NaN"
+
+
+@pytest.mark.parametrize("kind", sorted(ALTERNATIVES))
+def test_the_slopes_of_an_alternative_are_those_of_its_loss(kind):
+    """Pairs come in several blocks, a row may stand in no batch, and one row of each view is of zeros; a dimension is
+    the same in both views of the second user (R = 1), another is constant, and the third user has no samples."""
+    source = torch.Generator().manual_seed(3)
+    views = [torch.randn(3, 500, 5, generator=source, dtype=torch.float64) for _ in range(2)]
+    views[0][0, 7] = views[1][0, 8] = 0.0
+    views[0][1, :, 2] = views[1][1, :, 2]
+    views[0][1, :, 3] = 4.0
+    weights = torch.randint(0, 4, (3, 500), generator=source).double()
+    weights[0, 7:9], weights[2] = 2.0, 0.0
+    followed = [view.clone().requires_grad_() for view in views]
+    expected = torch.autograd.grad(ALTERNATIVES[kind].loss(*followed, weights).sum(), followed)
+    for found, right in zip(ALTERNATIVES[kind].slopes(*views, weights), expected, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-12)
+        assert right[:2].abs().amax(dim=(1, 2)).min() > 1e-4

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from client_app.personalization import plgc_redundancy as redundancy
-from client_app.personalization.plgc_redundancy import NETWORKS, correlated, reduced, redundancy_and_slopes, represented
+from client_app.personalization.columns import correlated
+from client_app.personalization.plgc_redundancy import NETWORKS, reduced, redundancy_and_slopes, represented
 
 STRENGTH, KAPPA = 0.3, 0.05
 
