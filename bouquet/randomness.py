@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFTS = tuple(np.uint64(s) for s in (30, 27, 31))
 _HALF = np.uint64(32)
 
@@ -143,8 +143,8 @@ def _id_key(raw_id: str) -> int:
 
 def mix(words: Words) -> Words:
     """SplitMix64's output function: a bijection of 64-bit words whose outputs look independent."""
-    words = (words ^ (words >> _SHIFTS[0])) * _MIX_1
-    words = (words ^ (words >> _SHIFTS[1])) * _MIX_2
+    words = (words ^ (words >> _SHIFTS[0])) * MIX_1
+    words = (words ^ (words >> _SHIFTS[1])) * MIX_2
     return words ^ (words >> _SHIFTS[2])
 
 
@@ -157,17 +157,17 @@ def streams(seed: int, users: Words, round_: int, purpose: Purpose) -> Words:
         round_: the server round; 0 before the first.
         purpose: streams of different purposes are independent.
     """
-    base = mix(np.asarray([seed], dtype=np.uint64) + _GOLDEN)
+    base = mix(np.asarray([seed], dtype=np.uint64) + GOLDEN)
     for word in (int(round_), int(purpose)):
-        base = mix(base + np.uint64((word + 1) * int(_GOLDEN) % 2**64))
-    return mix(base ^ mix(np.asarray(users, dtype=np.uint64) + _GOLDEN))
+        base = mix(base + np.uint64((word + 1) * int(GOLDEN) % 2**64))
+    return mix(base ^ mix(np.asarray(users, dtype=np.uint64) + GOLDEN))
 
 
 def draw(stream: Streams, counter: NDArray[np.integer]) -> Words:
     """Number `counter` of each stream, as 64 random bits; the arguments broadcast."""
     if not isinstance(stream, np.ndarray):
         return stream.at(np.asarray(counter).astype(np.uint64))
-    return mix(stream + (np.asarray(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return mix(stream + (np.asarray(counter).astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
 def ties(users: Words, items: Words) -> Words:

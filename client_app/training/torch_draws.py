@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bouquet.randomness import Words
+from bouquet.randomness import GOLDEN, MIX_1, MIX_2, Words
 
-_GOLDEN, _MIX_1, _MIX_2 = (word - 2**64 for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_GOLDEN, _MIX_1, _MIX_2 = (int(word) - 2**64 for word in (GOLDEN, MIX_1, MIX_2))
 
 
 def uniforms_there(streams: Words, first: int, count: int, device: torch.device) -> Tensor:
