@@ -8,13 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from client_app.personalization.directions import shares
+
 # Columns shorter than the root of this are constant.
 _TINY = 1e-12
 
 
 def column_shares(weights: Tensor) -> Tensor:
     """[k, 1, b] weights that sum to one; zeros for a user without samples."""
-    return (weights / weights.sum(dim=1, keepdim=True).clamp(min=1)).unsqueeze(1)
+    return shares(weights).unsqueeze(1)
 
 
 def correlated(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ _PAIRS, _GPU_PAIRS = 2**17, 2**27
 
 
 def shares(weights: Tensor) -> Tensor:
+    """[k, b] weights that sum to one; zeros for a user without samples."""
     return weights / weights.sum(dim=1, keepdim=True).clamp(min=1)
 
 

@@ -44,6 +44,7 @@ def own_contrast(enhanced: Tensor, own: Tensor, weights: Tensor) -> Tensor:
 
 
 def own_contrast_slopes(enhanced: Tensor, own: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Both of `contrast_slopes`, in this order."""
     of_own, of_enhanced = contrast_slopes(own, enhanced, weights)
     return of_enhanced, of_own
 

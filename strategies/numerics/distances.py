@@ -48,7 +48,7 @@ def squared_distances(tables: Tables) -> Matrix:
             difference = np.empty(tables.shape[1:], np.float32)
             for u, v in close:
                 np.subtract(tables[u], tables[v], out=difference)
-                distances[u, v] = distances[v, u] = np.vdot(difference, difference)
+                distances[u, v] = distances[v, u] = _squared(difference)
             return distances
     for user in range(count):
         refuse_non_finite(tables[user : user + 1], "the table of user {}", user)
@@ -68,6 +68,13 @@ def _many_are_close(tables: Tables) -> bool:
 
 def _few_pairs(count: int) -> float:
     return FEW_PAIRS * count * (count - 1) / 2
+
+
+def _squared(table: NDArray[np.float32]) -> float:
+    """‖A‖² with blocks summed in float64: over a long table float32 drifts from the fifth digit on."""
+    flat = table.reshape(-1)
+    blocks = (flat[start : start + BLOCK_VALUES] for start in range(0, len(flat), BLOCK_VALUES))
+    return sum(float(np.vdot(block, block)) for block in blocks)
 
 
 def _centred_gram(tables: Tables, dtype: type[np.floating[Any]]) -> Matrix:

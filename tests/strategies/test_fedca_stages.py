@@ -149,6 +149,13 @@ def test_a_sample_of_users_tells_that_float32_will_not_do(monkeypatch):
     assert asked[2:] == [(9, np.float32), (60, np.float32)]
 
 
+def test_a_close_pair_with_long_tables_keeps_six_digits():
+    """3 and 3.1 in 40,000 values: added up one after another in float32, equal squares drift by 1e-5."""
+    tables = np.random.default_rng(0).normal(0, 3, (8, 40_000, 1)).astype(np.float32)
+    tables[0], tables[1] = 3.0, 3.1
+    np.testing.assert_allclose(similarity_matrix(tables), plain_similarity(tables), rtol=1e-6)
+
+
 def test_similarity_by_blocks_and_from_a_memory_map(tmp_path, monkeypatch):
     tables = trained_tables(12, items=50)
     mapped = np.memmap(tmp_path / "tables", np.float32, "w+", shape=tables.shape)
