@@ -86,14 +86,12 @@ def neighbour_graph(similarity: Matrix, threshold: float, graph: Graph = "simila
     return np.asarray(near / near.sum(axis=1, keepdims=True))
 
 
-def convolve(adjacency: Matrix, tables: Array, layers: int) -> None:
+def convolve(power: Matrix, tables: Array) -> None:
     """Σ_v (A^L)_uv of the users' tables [n, m, …], in their place; sums are in float64."""
-    # Tables are far wider than there are users, so the power is cheaper than another layer over the tables.
-    reach = np.linalg.matrix_power(adjacency, layers)
     flat = tables.reshape(len(tables), -1)
     for begin in range(0, flat.shape[1], BLOCK_VALUES):
         part = slice(begin, begin + BLOCK_VALUES)
-        flat[:, part] = reach @ flat[:, part].astype(np.float64)
+        flat[:, part] = power @ flat[:, part].astype(np.float64)
 
 
 class GPFedRec(FCF):
@@ -129,13 +127,15 @@ class GPFedRec(FCF):
             places = np.searchsorted(trained, members)
             for name, spec in specs.items():
                 put_changes(changes[name], places, reply.rows[name], spec)
-        products = sum((inner_products(shared[name], values) for name, values in changes.items()), np.zeros(()))
-        adjacency = neighbour_graph(
-            cosine_similarity(products), self.options.gpfedrec_threshold, self.options.gpfedrec_graph
+        similarity = cosine_similarity(
+            sum((inner_products(shared[name], values) for name, values in changes.items()), np.zeros(()))
         )
+        adjacency = neighbour_graph(similarity, self.options.gpfedrec_threshold, self.options.gpfedrec_graph)
+        # Item tables are wider than most federations have users: one product with them, and none for each layer.
+        power = np.linalg.matrix_power(adjacency, self.options.gpfedrec_layers)
         mean = {}
         for name, values in changes.items():
-            convolve(adjacency, values, self.options.gpfedrec_layers)
+            convolve(power, values)
             mean[name] = values.mean(axis=0, dtype=np.float64)
             values -= mean[name].astype(np.float32)
             self.apart[name][trained] = values
