@@ -43,7 +43,11 @@ def is_in_memory(grid: object) -> bool:
 
 
 class NotWhole(Exception):
-    """A reply was not uploaded to its end."""
+    """A reply was not uploaded to its end, and never will be."""
+
+
+class _NotYet(Exception):
+    """A part of a reply is still on its way."""
 
 
 class Mailbox:
@@ -57,7 +61,7 @@ class Mailbox:
         self._client, self._run, self.node = grid._runtime_client, grid._run.run_id, grid.node
 
     def replies(self, asked: Sequence[str]) -> list[tuple[Any, Any]]:
-        """Metadata and tree of parts of the replies that are there.
+        """Metadata and tree of parts of the replies that are there, of each once: the SuperLink forgets that it has it.
 
         Raises:
             httpx.HTTPError: the SuperLink does not answer, or with a status that says why not.
@@ -75,34 +79,38 @@ class Mailbox:
 
         return (part.object_id for part in iterate_object_tree(tree))
 
-    def fetch(
-        self, parts: Sequence[str], look: Callable[[bytes], None], first: float, longest: float
-    ) -> dict[str, bytes]:
-        """The contents of parts, by name.
+    def fetch(self, parts: Sequence[str], keep: Callable[[str, bytes], None]) -> bool:
+        """Have parts of a reply handed over, as they come; does not wait for one that is not there yet.
 
         Args:
-            look: called with each as it comes; what it raises ends this.
-            first, longest: seconds until a part that is not there yet is asked for again: the first time, and at most.
+            keep: called with the name and content of each, from several threads; what it raises ends this.
+        Returns:
+            whether all of them came.
         Raises:
-            NotWhole: a part never came.
+            NotWhole: a part will never come.
         """
         from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_objects
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError, pull_objects
 
         pull = make_pull_object_fn_protobuf(
             pull_object_protobuf=self._client.PullObject, node=self.node, run_id=self._run
         )
 
         def pulled(name: str) -> bytes:
-            content = pull(name)
-            look(content)
+            try:
+                content = pull(name)
+            except ObjectUnavailableError:
+                raise _NotYet from None  # which ends all pulls, where Flower's own would have it tried again
+            keep(name, content)
             return content
 
-        again = {"initial_backoff": first, "backoff_cap": longest, "max_tries_per_object": None}
         try:
-            return pull_objects(list(parts), pulled, **again)  # type: ignore[arg-type]
+            pull_objects(list(parts), pulled)
+        except _NotYet:
+            return False
         except ObjectPullError as error:
             raise NotWhole(str(error)) from None
+        return True
 
     def confirm(self, metadata: Any) -> None:
         """Say that a reply was taken, so that the SuperLink drops it."""
@@ -259,7 +267,8 @@ def parts_come_soon(first: float, longest: float) -> None:
     """Have this process ask soon again for the parts of a message, which follow it; Flower waits a second or more.
 
     Args:
-        first, longest: as for `Mailbox.fetch`. It asks as long as before in all, however often that is.
+        first, longest: seconds until a part that is not there yet is asked for again: the first time, and at most. It
+            asks as long as before in all, however often that is.
     """
     from flwr.supercore.inflatable import inflatable_utils
 

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from bouquet.engines.pull import pull
+from bouquet.engines.pull import Inbox
 from bouquet.engines.push import push
 from strategies.federation.replies import Sent
 
 SHORTEST_PAUSE = 0.005
 # A quick answer is seen quickly, and a long round costs the SuperLink little.
 PAUSE_GROWTH = 1.3
+# The parts of a reply follow it closely: until they have come, nobody sleeps longer.
+PART_SECONDS = 0.2
 
 # Nobody is waited for less than this, nor less than so many times as the slowest of the last rounds took.
 LEAST_SECONDS, SLACK, ROUNDS_REMEMBERED = 60.0, 5.0, 5
@@ -68,7 +70,7 @@ class Exchange:
     """
 
     def __init__(self, grid: Grid, longest_pause: float = 1.0) -> None:
-        self._grid, self._longest_pause = grid, longest_pause
+        self._grid, self._inbox, self._longest_pause = grid, Inbox(grid), longest_pause
         self._unanswered: dict[str, tuple[Pace, float, int]] = {}
         self.timed_out = False
 
@@ -93,7 +95,7 @@ class Exchange:
         self.timed_out = False
         while pending:
             begin = time.monotonic()
-            for reply in pull(self._grid, {identity: most_bytes[identity] for identity in pending}):
+            for reply in self._inbox.take({identity: most_bytes[identity] for identity in pending}):
                 users = pending.pop(reply.metadata.reply_to_message_id, 0)
                 if not reply.has_error():
                     answered += users
@@ -106,6 +108,8 @@ class Exchange:
                 break
             # Asking must not become the work: thousands of pending messages make a pull slow.
             pause = min(max(2 * (now - begin), PAUSE_GROWTH * pause), self._longest_pause)
+            if any(map(self._inbox.coming, pending)):
+                pause = min(pause, PART_SECONDS)
             time.sleep(min(pause, deadline - now))
         self._unanswered |= {identity: (pace, start, most_bytes[identity]) for identity in pending}
         return replies
@@ -117,7 +121,7 @@ class Exchange:
         """
         if not self._unanswered:
             return 0
-        came = pull(self._grid, {identity: most for identity, (_, _, most) in self._unanswered.items()})
+        came = self._inbox.take({identity: most for identity, (_, _, most) in self._unanswered.items()})
         now = time.monotonic()
         for message in came:
             pace, start, _ = self._unanswered.pop(message.metadata.reply_to_message_id)

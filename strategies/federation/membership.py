@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bouquet.catalogue import Catalogue
 from bouquet.cells import Cells
-from bouquet.engines.pull import pull
+from bouquet.engines.pull import Inbox
 from bouquet.engines.push import push
 from bouquet.errors import RunFailed, WireError
 from bouquet.wire import MOST_ROSTER_BYTES, Update
@@ -95,6 +95,7 @@ class Membership:
         # By node, keys of users that it has said shall be forgotten.
         self._forgotten = {node: set(keys.tolist()) for node, keys in roster.forgotten.items()}
         self._grid, self._series, self._catalogue, self._patience = grid, series, catalogue, patience
+        self._inbox = Inbox(grid)
         # Of those that were dropped from the roster, whom the last checkpoint still has; and by node, of whom it has
         # heard that nothing is left.
         self._fresh: set[int] = set()
@@ -148,7 +149,9 @@ class Membership:
         for node, message in self._answers():
             self._hear(node, message, changes)
         now = time.monotonic()
-        self._asked = {key: asked for key, asked in self._asked.items() if now - asked[1] < self._patience}
+        for identity in [key for key, asked in self._asked.items() if now - asked[1] >= self._patience]:
+            del self._asked[identity]
+            self._inbox.forget(identity)
         changes.left = sorted(self.nodes - online - self.roster.absent)
         self.set_aside(changes.left)
         waiting = self._waited_for() | {node for node, heard in self._idle.items() if now - heard < IDLE_SECONDS}
@@ -185,7 +188,7 @@ class Membership:
 
     def _answers(self) -> list[tuple[int, Message]]:
         found = []
-        for message in pull(self._grid, dict.fromkeys(self._asked, MOST_ROSTER_BYTES)):
+        for message in self._inbox.take(dict.fromkeys(self._asked, MOST_ROSTER_BYTES)):
             node, _, gone = self._asked.pop(message.metadata.reply_to_message_id, (NOWHERE, 0.0, set()))
             if node != NOWHERE and not not_from(node, message):
                 if message.has_content():

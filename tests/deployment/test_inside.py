@@ -29,8 +29,7 @@ GIVEN = {
     "flwr.supercore.inflatable.inflatable_protobuf_utils:make_pull_object_fn_protobuf": "pull_object_protobuf node "
     "run_id",
     "flwr.supercore.inflatable.inflatable_utils:inflate_object_from_contents": "object_id object_contents",
-    "flwr.supercore.inflatable.inflatable_utils:pull_objects": "object_ids pull_object_fn initial_backoff backoff_cap "
-    "max_tries_per_object",
+    "flwr.supercore.inflatable.inflatable_utils:pull_objects": "object_ids pull_object_fn",
     "flwr.supercore.inflatable.inflatable_utils:pull_and_inflate_object_from_tree": "initial_backoff backoff_cap "
     "max_tries_per_object",
     "flwr.supercore.interceptors:RuntimeTokenHttpInterceptor": "token",

@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from bouquet.engines.inside import use_task_identity
 from strategies.federation import exchange
 from strategies.federation.exchange import Exchange, Pace
 from strategies.federation.replies import Sent
+from tests.superlink import HereGrid, Reply, SuperLink
 
 
 class Clock:
@@ -117,3 +118,32 @@ def test_looks_for_a_late_reply_come_ever_more_rarely_and_never_more_rarely_than
     assert slept[0] < 0.01
     assert max(slept) == longest
     assert world.clock.now < 60 + longest
+
+
+def test_a_reply_whose_node_dies_before_its_parts_came_costs_the_others_nothing(tmp_path):
+    """Its part of the round ends at the deadline; if it comes whole after all, it is late, and not lost."""
+    use_task_identity()
+    link = SuperLink(tmp_path)
+    sent = [
+        Sent(Message(RecordDict(), dst_node_id=link.node(), message_type="train"), np.zeros(1, np.int64), 10**6)
+        for _ in range(2)
+    ]
+    replies = []
+
+    class Answered(HereGrid):
+        def push_messages(self, messages):
+            accepted = super().push_messages(messages)
+            replies.extend(Reply(link, message, RecordDict({"config": ConfigRecord({"q": 1})})) for message in messages)
+            replies[0].push(1)
+            replies[1].push()
+            return accepted
+
+    exchange = Exchange(Answered(link))
+    (reply,) = exchange.ask(sent, 0.5)
+    assert reply.metadata.src_node_id == replies[1].node
+    assert not reply.has_error()
+    assert exchange.timed_out
+    assert exchange.late() == 0
+    replies[0].push()
+    assert exchange.late() == 1
+    assert exchange.late() == 0
