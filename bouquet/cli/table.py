@@ -29,8 +29,9 @@ from bouquet.experiments.kept_cells import to_run, write_cell
 from bouquet.experiments.kept_folder import differences, kept_cell_of, refuse_unfit
 from bouquet.experiments.kept_runs import of_run
 from bouquet.experiments.settings import read_config_file
+from bouquet.experiments.table_cells import Cell, cells_of
 from bouquet.experiments.table_figure import CSV, PNG
-from bouquet.experiments.table_file import Cell, cells_of, read_table_file
+from bouquet.experiments.table_file import read_table_file
 from bouquet.experiments.table_report import command_line, write_table
 from bouquet.files import locked, write_atomically
 from bouquet.ready_made import TABLES, ready_made

@@ -24,7 +24,7 @@ from bouquet.evaluation.canaries import SINGS_AT, Preference
 from bouquet.experiments.exported import read_ground
 from bouquet.experiments.foreign_scores import Foreign, foreign_scores
 from bouquet.experiments.ground import Ground, summary_of
-from bouquet.experiments.table_file import CENTRALIZED_KEYS
+from bouquet.experiments.table_cells import CENTRALIZED_KEYS
 from bouquet.ragged import Ragged
 from bouquet.reporting.run_directory import RunDirectory
 

@@ -10,7 +10,8 @@ from bouquet.errors import ConfigError
 from bouquet.experiments.kept_cells import SUFFIX, KeptCell, read_cell
 from bouquet.experiments.kept_runs import revision_of
 from bouquet.experiments.settings import option_classes
-from bouquet.experiments.table_file import ROUND, Cell, TableFile
+from bouquet.experiments.table_cells import Cell
+from bouquet.experiments.table_file import ROUND, TableFile
 
 Difference = tuple[str, Scalar, Scalar]
 """a setting, what it was, and what it is now"""

@@ -42,7 +42,8 @@ from bouquet.config import DataOptions, RoundOptions, Scalar, parsed
 from bouquet.errors import ConfigError
 from bouquet.experiments.search_space import Parameter, draw, settled, space_of
 from bouquet.experiments.settings import parse_pairs, read_config_file, validate, with_defaults
-from bouquet.experiments.table_file import RESERVED_KEYS, SHARED_KEYS, Part, sentence
+from bouquet.experiments.table_cells import RESERVED_KEYS, SHARED_KEYS
+from bouquet.experiments.table_file import Part, sentence
 from client_app.personalization import check_order
 from data_partition import has_time
 

@@ -21,7 +21,7 @@ from bouquet.experiments.search_file import SearchFile, SearchRow
 from bouquet.experiments.search_space import Parameter
 from bouquet.experiments.search_study import Trial
 from bouquet.experiments.settings import literal, option_classes
-from bouquet.experiments.table_file import SHARED_KEYS
+from bouquet.experiments.table_cells import SHARED_KEYS
 from bouquet.experiments.table_report import markdown
 from bouquet.files import write_atomically
 

@@ -20,9 +20,10 @@ from bouquet.experiments.comparison import Finished
 from bouquet.experiments.figures import figure, kilobytes
 from bouquet.experiments.latex import comment, tabular
 from bouquet.experiments.settings import literal, parse_pairs
+from bouquet.experiments.table_cells import Cell
 from bouquet.experiments.table_csv import csv_of, printed_figure
 from bouquet.experiments.table_figure import CSV, PNG, write_figure
-from bouquet.experiments.table_file import Cell, Row, TableFile
+from bouquet.experiments.table_file import Row, TableFile
 from bouquet.experiments.table_results import Column, RowResult, row_results
 from bouquet.experiments.table_tests import how_tested, row_tests, test_tables
 from bouquet.files import write_atomically

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.experiments.comparison import Finished, Sample, finished, require_same_data, user_error
-from bouquet.experiments.table_file import Cell, Row, TableFile
+from bouquet.experiments.table_cells import Cell
+from bouquet.experiments.table_file import Row, TableFile
 from bouquet.reporting.run_directory import RunDirectory
 
 Column = tuple[str, str]

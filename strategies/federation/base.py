@@ -29,7 +29,7 @@ from strategies.federation.needs import refuse_what_does_not_fit
 from strategies.federation.nodes import Nodes
 from strategies.federation.observers import Checkpoints, Patience, Reported, Tracking
 from strategies.federation.replies import NodesGone
-from strategies.federation.roster import await_roster
+from strategies.federation.roll_call import await_roster
 
 __all__ = ["BaseStrategy", "Extra"]
 

@@ -24,15 +24,8 @@ from bouquet.engines.push import push
 from bouquet.errors import RunFailed, WireError
 from bouquet.wire import MOST_ROSTER_BYTES, Update
 from strategies.federation.replies import Failure, not_from
-from strategies.federation.roster import (
-    NOWHERE,
-    CellsOf,
-    Roster,
-    disagreement,
-    needs_catalogue,
-    read_answer,
-    roster_query,
-)
+from strategies.federation.roll_call import needs_catalogue, read_answer, roster_query
+from strategies.federation.roster import NOWHERE, CellsOf, Roster, disagreement
 
 POLL_SECONDS = 0.5
 # A node that hosts nobody (a history too short, a person forgotten) is asked again this often.

@@ -22,7 +22,8 @@ from bouquet.experiments.search_report import at_edge
 from bouquet.experiments.search_space import Parameter, draw, is_whole, settled, without_search
 from bouquet.experiments.search_study import RowStudy, Trial, open_storage
 from bouquet.experiments.settings import resolve, same_as
-from bouquet.experiments.table_file import cells_of, read_table_file
+from bouquet.experiments.table_cells import cells_of
+from bouquet.experiments.table_file import read_table_file
 from bouquet.extras import is_there
 from bouquet.methods import METHODS, PLUG_INS
 from bouquet.reporting.run_directory import RunDirectory

@@ -17,7 +17,8 @@ from bouquet.cli.table import State, state_of
 from bouquet.errors import ConfigError
 from bouquet.evaluation import holm, metric_values, seeded_test
 from bouquet.experiments.figures import figure
-from bouquet.experiments.table_file import cells_of, read_table_file
+from bouquet.experiments.table_cells import cells_of
+from bouquet.experiments.table_file import read_table_file
 from bouquet.reporting.run_directory import RunDirectory
 from tests.cli.conftest import SMALL_TABLE, finish, start
 from tests.conftest import REPOSITORY

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bouquet.errors import ConfigError
-from bouquet.experiments.table_file import cells_of, read_table_file
+from bouquet.experiments.table_cells import cells_of
+from bouquet.experiments.table_file import read_table_file
 from bouquet.reporting.run_directory import RunDirectory
 from tests.cli.conftest import SMALL_TABLE
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
 from bouquet import __version__
 from bouquet.deployment.keys import make_keys
-from bouquet.deployment.local import MARK
+from bouquet.deployment.local import MARK, SUPERLINK
 from bouquet.engines.app_folder import write_app_folder
 from bouquet.engines.processes import marked_processes
 from bouquet.engines.release import has_fleet_port
@@ -258,6 +259,45 @@ def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path
     assert process.returncode == 130, stderr
     deployment.down()
     assert marked_processes(MARK, str(deployment.folder)) == []
+
+
+def stopped_in_its_upload(deployment, name):
+    """The child of a node, stopped when some parts of its reply were at the SuperLink and others were not; or None."""
+    with contextlib.suppress(ProcessLookupError, IndexError):
+        child, superlink = members(deployment, name)[3], deployment.folder / SUPERLINK / "superlink.db"
+        os.kill(child, signal.SIGSTOP)
+        # Whatever else is on its way has come when it is looked at again.
+        for _ in range(3):
+            time.sleep(0.3)
+            with sqlite3.connect(f"file:{superlink}?mode=ro", uri=True) as database:
+                if not database.execute("SELECT 1 FROM objects WHERE is_available = 0").fetchone():
+                    os.kill(child, signal.SIGCONT)
+                    return None
+        return child
+    return None
+
+
+@pytest.mark.flower
+@pytest.mark.slow
+def test_a_node_that_dies_in_its_upload_costs_one_deadline_and_no_other_reply(tmp_path, deployment):
+    """Its reply is at the SuperLink, and three minutes long its parts are expected there."""
+    _, data, given = settings_of(tmp_path, num_server_rounds=2000, evaluate_every=2000, round_timeout=30.0)
+    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
+    assert done.returncode == 0, done.stderr
+    out = RunDirectory(tmp_path / "run")
+    process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
+    await_condition(lambda: len(out.rounds()) >= 2)
+    found = []
+    await_condition(lambda: found.append(stopped_in_its_upload(deployment, "node-1")) or found[-1], seconds=300)
+    rounds, begin = len(out.rounds()), time.monotonic()
+    os.kill(found[-1], signal.SIGKILL)
+    await_condition(lambda: len(out.rounds()) > rounds or process.poll() is not None, seconds=120)
+    assert time.monotonic() - begin < 90, "three times the deadline"
+    assert out.rounds()[rounds]["users"] == 20
+    await_condition(lambda: went_on(out, rounds) or process.poll() is not None, seconds=300)
+    os.kill(process.pid, signal.SIGTERM)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 130, stderr
 
 
 # Flower's: a task without a sign of life for so long is given up.

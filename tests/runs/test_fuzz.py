@@ -14,7 +14,8 @@ from bouquet.wire import EVALUATE, ROSTER, TRAIN
 from strategies.federation.bounds import LARGEST
 from strategies.federation.messages import Messages
 from strategies.federation.replies import receive
-from strategies.federation.roster import agreeing, combine, read_answer
+from strategies.federation.roll_call import agreeing, read_answer
+from strategies.federation.roster import combine
 from tests.runs.helpers import WITH_PLUG_INS, last_checkpoint, method, run_here, small_settings
 from tests.runs.mutations import mutated
 

@@ -12,7 +12,8 @@ from bouquet.engines.inside import use_task_identity
 from bouquet.errors import ConfigError, RunFailed
 from bouquet.experiments.baselines import comparison_rows
 from bouquet.experiments.settings import option_classes, resolve
-from bouquet.experiments.table_file import cells_of, read_table_file
+from bouquet.experiments.table_cells import cells_of
+from bouquet.experiments.table_file import read_table_file
 from bouquet.methods import METHODS
 from bouquet.methods.manifest import class_at
 from bouquet.reporting.run_directory import RunDirectory
