@@ -106,10 +106,9 @@ class Exchange:
             self.timed_out = bool(pending) and now >= deadline
             if not pending or answered >= enough * everyone or self.timed_out:
                 break
+            longest = PART_SECONDS if any(map(self._inbox.coming, pending)) else self._longest_pause
             # Asking must not become the work: thousands of pending messages make a pull slow.
-            pause = min(max(2 * (now - begin), PAUSE_GROWTH * pause), self._longest_pause)
-            if any(map(self._inbox.coming, pending)):
-                pause = min(pause, PART_SECONDS)
+            pause = min(max(2 * (now - begin), min(PAUSE_GROWTH * pause, longest)), self._longest_pause)
             time.sleep(min(pause, deadline - now))
         self._unanswered |= {identity: (pace, start, most_bytes[identity]) for identity in pending}
         return replies

@@ -221,6 +221,17 @@ def members(deployment, name):
     return sorted(found, key=lambda process: (found[process], process))
 
 
+def long_run_of_two_nodes(tmp_path, deployment, round_timeout):
+    """A run that ends when it is asked to, after its first two rounds: its process and its folder."""
+    _, data, given = settings_of(tmp_path, num_server_rounds=2000, evaluate_every=2000, round_timeout=round_timeout)
+    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
+    assert done.returncode == 0, done.stderr
+    out = RunDirectory(tmp_path / "run")
+    process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
+    await_condition(lambda: len(out.rounds()) >= 2)
+    return process, out
+
+
 def went_on(out, rounds):
     """Whether two more rounds are there, the last of them with all users."""
     return len(out.rounds()) > rounds + 1 and out.rounds()[-1]["users"] == 40
@@ -233,12 +244,7 @@ def test_whatever_of_a_node_is_killed_it_comes_back_and_nothing_is_left(tmp_path
 
     And a Ctrl-C for a child: it says that it has failed, and leaves its SuperNode waiting for a reply.
     """
-    _, data, given = settings_of(tmp_path, num_server_rounds=500, evaluate_every=500, round_timeout=60.0)
-    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
-    assert done.returncode == 0, done.stderr
-    out = RunDirectory(tmp_path / "run")
-    process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
-    await_condition(lambda: len(out.rounds()) >= 2)
+    process, out = long_run_of_two_nodes(tmp_path, deployment, round_timeout=60.0)
     kill, stop = signal.SIGKILL, signal.SIGINT
     for place, name, sign in [
         (3, "node-1", kill), (2, "node-1", kill), (1, "node-2", kill), (0, "node-2", kill), (3, "node-1", stop),
@@ -281,12 +287,7 @@ def stopped_in_its_upload(deployment, name):
 @pytest.mark.slow
 def test_a_node_that_dies_in_its_upload_costs_one_deadline_and_no_other_reply(tmp_path, deployment):
     """Its reply is at the SuperLink, and three minutes long its parts are expected there."""
-    _, data, given = settings_of(tmp_path, num_server_rounds=2000, evaluate_every=2000, round_timeout=30.0)
-    done = bouquet("deploy", "up", "--dir", str(deployment.folder), "--nodes", "2", *data)
-    assert done.returncode == 0, done.stderr
-    out = RunDirectory(tmp_path / "run")
-    process = start_bouquet("deploy", "run", "--dir", str(deployment.folder), *pairs({**given, "out": str(out.path)}))
-    await_condition(lambda: len(out.rounds()) >= 2)
+    process, out = long_run_of_two_nodes(tmp_path, deployment, round_timeout=30.0)
     found = []
     await_condition(lambda: found.append(stopped_in_its_upload(deployment, "node-1")) or found[-1], seconds=300)
     rounds, begin = len(out.rounds()), time.monotonic()
