@@ -28,7 +28,8 @@ from bouquet.errors import ConfigError
 from bouquet.own_packages import command as own_program
 from bouquet.reporting.run_directory import RunDirectory
 from client_app.edge.asking import pull_parts_soon
-from client_app.edge.supernode import APP, free_place, installed_app
+from client_app.edge.executor import APP, installed_app
+from client_app.edge.supernode import free_place
 from client_app.training import compiler
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
