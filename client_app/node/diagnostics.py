@@ -26,7 +26,7 @@ from bouquet.evaluation import on_a_plane, rank_biased_overlap, singular_value_v
 from bouquet.evaluation.spectra import abundance
 from bouquet.methods import METHODS
 from bouquet.wire import TrainRequest
-from client_app.node.handlers import blocks_of, deployed, given_to
+from client_app.node.given import blocks_of, deployed, given_to
 from client_app.node.host import Host
 from client_app.node.movement import LEAST
 from client_app.node.tasks import local_task, training_of

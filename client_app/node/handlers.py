@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.arrays import Arrays
 from bouquet.errors import WireError
 from bouquet.evaluation.metrics import PARTS
 from bouquet.packed import by_entry, surely_finite
-from bouquet.ragged import Ragged, follow_one_another, one_after_another
+from bouquet.ragged import follow_one_another, one_after_another
 from bouquet.wire import DIVERGED, WITHIN, EvaluateReply, EvaluateRequest, TrainReply, TrainRequest
 from client_app.node.attacks import lies, lying_among
+from client_app.node.given import blocks_of, deployed, given_to, used_by_rows
 from client_app.node.groups import Prefixes, join_evaluation, join_training, split, split_by_origin
 from client_app.node.host import Host
 from client_app.node.protection import limited, protect
 from client_app.node.tasks import after, local_task, negatives_of, rank, training_of, tune
+from client_app.node.told import Told, reports_of
 from client_app.node.updates import RowsCollector, SumCollector
 from client_app.personalization.base import Changes, Given
 from client_app.state.private import PrivateState, Values
 from client_app.state.row_overrides import OwnRows, touched_rows
 from client_app.training import LocalTask
-
-# Private arrays of this many bytes are held in memory at once.
-BLOCK_BYTES = 16 * 2**20
 
 
 def train(host: Host, request: TrainRequest) -> TrainReply:
@@ -127,7 +124,7 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
             told.add({WITHIN: within[kept].astype(np.float32)})
         if request.reports:
             asked_to = kept if request.telling is None else kept[np.isin(block.start + kept, request.telling)]
-            told.add(_reports(host, task, given, kept, asked_to))
+            told.add(reports_of(host, task, given, kept, asked_to))
         if judged:
             trained, own_rows = after(given, made, len(positions))
             metrics, _ = rank(host, trained, positions, request.round, own_rows)
@@ -146,97 +143,9 @@ def _train(host: Host, request: TrainRequest, state: PrivateState | Prefixes, un
     return replace(reply, upload_bytes=sizes, reports=reports, left_out=left_out, seconds=seconds)
 
 
-def _reports(
-    host: Host, task: LocalTask, given: Given, kept: NDArray[np.int64], asked: NDArray[np.int64]
-) -> dict[str, NDArray[np.float32]]:
-    """What some of the trained users tell beside their update, with zeros for the others.
-
-    Args:
-        kept: the users of the task that `given` is about.
-        asked: those of them who are asked.
-    """
-    whole = len(asked) == len(kept)
-    of = given if whole else given.take(np.searchsorted(kept, asked))
-    positives, negatives, users = task.positives.take(asked), task.negatives.take(asked), task.users[asked]
-    found = {}
-    for method in host.methods:
-        for name, values in method.reports(of, users, positives, negatives, task.round, host.draws).items():
-            found[name] = values
-            if not whole:
-                found[name] = np.zeros((len(kept), *values.shape[1:]), values.dtype)
-                found[name][np.searchsorted(kept, asked)] = values
-    return found
-
-
-class Told:
-    """What the users of a node tell, collected block by block.
-
-    Args:
-        wanted: the names that the server asks for; others are dropped.
-    """
-
-    def __init__(self, wanted: Collection[str]) -> None:
-        self._wanted = wanted
-        self._parts: dict[str, list[NDArray[np.float32]]] = {}
-
-    def add(self, reports: Mapping[str, NDArray[np.float32]]) -> None:
-        """Add what the next users tell: [k, …] by name."""
-        for name in reports.keys() & set(self._wanted):
-            self._parts.setdefault(name, []).append(reports[name])
-
-    def stacked(self) -> dict[str, NDArray[np.float32]]:
-        """All users one after another; where last axes differ in length, padded with zeros."""
-        return {name: _stacked(parts) for name, parts in self._parts.items()}
-
-
 def _state_of_all(host: Host, request: TrainRequest | EvaluateRequest) -> PrivateState:
     """The private state of all groups: either all shared arrays travel, or none."""
     return host.state(request.series, host.model_specs if request.shared else {})
-
-
-def given_to(
-    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
-    positions: NDArray[np.int64], purpose: Literal["start", "deploy"], only: Ragged | None = None,
-) -> Given:  # fmt: skip
-    """What some users start training from, or recommend with; `only` as of `PrivateState.read`."""
-    unread = unread_at_start(host) if purpose == "start" else frozenset[str]()
-    versions = request.versions[block]
-    rows, addressed = block, None
-    if request.addressed is not None:
-        rows = slice(*np.searchsorted(request.addressed, (block.start, block.stop)).tolist())
-        addressed = request.addressed[rows] - block.start
-    given = Given(request.shared, state.read(positions, versions, unread, only), addressed=addressed)
-    personal = {name: values[rows] for name, values in request.personal.items()}
-    if personal and not host.methods:
-        raise WireError(f"the device has no use for arrays of single users such as '{next(iter(personal))}'")
-    for method in host.methods:
-        given = getattr(method, purpose)(given, personal, versions == 0)
-    return given
-
-
-def deployed(
-    host: Host, request: TrainRequest | EvaluateRequest, state: PrivateState | Prefixes, block: slice,
-    positions: NDArray[np.int64],
-) -> Given:  # fmt: skip
-    """What some users recommend with, all that they have of their own as whole arrays."""
-    given = given_to(host, request, state, block, positions, "deploy")
-    if not (host.tuned and isinstance(state, PrivateState)):
-        return given
-    origins = state.origins(positions, request.versions[block])
-    own_rows = state.own_rows(positions, request.versions[block])
-    for name in host.tuned:
-        tables = np.repeat(given.shared[name][None], len(positions), axis=0)
-        for origin in np.unique(origins[origins > 0]):
-            tables[origins == origin] = state.origin(origin)[name]
-        own_rows.put(name, tables)
-        given = given.with_own(name, tables)
-    return given
-
-
-def unread_at_start(host: Host) -> frozenset[str]:
-    """The users' own versions that nobody starts training from; a plug-in may want what the base method does not."""
-    wanted = frozenset[str]().union(*(method.kept - method.replaced for method in host.methods))
-    return frozenset[str]().union(*(method.replaced for method in host.methods)) - wanted
 
 
 def _collector(host: Host, request: TrainRequest, given: Given) -> SumCollector | RowsCollector:
@@ -312,32 +221,6 @@ def protected(host: Host, task: LocalTask, changes: Changes) -> Changes:
     if host.config.update_clip == 0:  # without which there is no noise either
         return changes
     return protect(changes, host.config, task.users[changes.users], task.num_items, host.draws, task.round)
-
-
-def used_by_rows(host: Host) -> bool:
-    """Whether users' own versions of common tables are used as the rows in which they differ."""
-    return bool(host.tuned) and not any(method.in_loss for method in host.methods)
-
-
-def blocks_of(host: Host, shared: Arrays, count: int) -> Iterator[slice]:
-    """Slices of the asked users whose private arrays fit the memory that we allow ourselves."""
-    own = [spec.size for spec in host.private_specs(shared).values()]
-    for spec in host.tuned.values():
-        samples = (1 + host.config.negatives_per_positive) * len(host.histories.train.values)
-        rows = min(spec.shape[0], samples // max(len(host.histories.users), 1) + 1)
-        own.append(rows * spec.size // spec.shape[0] if used_by_rows(host) else spec.size)
-    if any(method.tuning is not None for method in host.methods):  # then every user has its own network for a while
-        own += [spec.size for name, spec in host.model_specs.items() if name in shared and not spec.by_item]
-    per_user = 4 * sum(own)
-    size = max(1, BLOCK_BYTES // max(per_user, 1))
-    for start in range(0, max(count, 1), size):
-        yield slice(start, min(start + size, count))
-
-
-def _stacked(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Blocks of users one after another; where their last axes differ in length, padded with zeros."""
-    longest = max(part.shape[-1] for part in parts)
-    return np.concatenate([np.pad(p, [(0, 0)] * (p.ndim - 1) + [(0, longest - p.shape[-1])]) for p in parts])
 
 
 def _diverged(changes: Changes, private: Values) -> dict[int, str]:

@@ -12,7 +12,7 @@ from bouquet.errors import ConfigError
 from bouquet.extras import need
 from bouquet.needs import bytes_of, expected_rows, refuse_disk, trained_at_least, update_bytes
 from bouquet.row_files import SLOTS
-from client_app.node.handlers import BLOCK_BYTES
+from client_app.node.given import BLOCK_BYTES
 from client_app.node.host import Host
 from client_app.node.scoring import takes_tensors
 from client_app.state.kept_rows import MOST_ROWS

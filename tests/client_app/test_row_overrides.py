@@ -12,6 +12,7 @@ from bouquet.randomness import user_keys
 from bouquet.sealing import Seal
 from bouquet.wire import EvaluateRequest, TrainRequest
 from client_app.node import handlers
+from client_app.node.given import deployed
 from client_app.node.host import host_of
 from client_app.node.tasks import rank
 from client_app.personalization.base import Changes
@@ -208,7 +209,7 @@ def test_rows_are_used_as_whole_tables_would_be(tmp_path, backbone, optimizer, w
         asked = EvaluateRequest("s", round_, users, done.copy(), shared)
         by_rows = handlers.evaluate(host, asked)
         positions, state = host.positions(users), host.state("s", shared)
-        tables = handlers.deployed(host, asked, state, slice(0, len(users)), positions)
+        tables = deployed(host, asked, state, slice(0, len(users)), positions)
         assert tables.own["item_embedding"].shape == (len(users), *shared["item_embedding"].shape)
         np.testing.assert_array_equal(by_rows.users, users)
         np.testing.assert_allclose(by_rows.metrics, rank(host, tables, positions, round_)[0], atol=1e-6)
