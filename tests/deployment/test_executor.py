@@ -97,9 +97,9 @@ def test_what_a_child_has_read_is_ready_for_the_next_one(tmp_path):
 def test_a_forked_process_ends_with_its_parent_whatever_it_waits_for():
     """The one that is killed is the parent; what it forked sleeps for an hour, as in a call that never returns."""
     code = (
-        "import os, time; from client_app.edge import supernode\n"
+        "import os, time; from client_app.edge import forks\n"
         "parent, child = os.getpid(), os.fork()\n"
-        "if child == 0: supernode._end_with_parent(parent); print(os.getpid(), flush=True)\n"
+        "if child == 0: forks.end_with_parent(parent); print(os.getpid(), flush=True)\n"
         "time.sleep(3600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
