@@ -100,11 +100,14 @@ def test_a_forked_process_ends_with_its_parent_whatever_it_waits_for():
         "import os, time; from client_app.edge import forks\n"
         "parent, child = os.getpid(), os.fork()\n"
         "if child == 0: forks.end_with_parent(parent); print(os.getpid(), flush=True)\n"
+        "else: os.close(1)\n"  # so that a child which fails leaves nothing to wait for
         "time.sleep(3600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
-        forked = int(parent.stdout.readline())
-        parent.kill()
+        try:
+            forked = int(parent.stdout.readline())
+        finally:
+            parent.kill()
     await_condition(lambda: not Path(f"/proc/{forked}").exists())
 
 
