@@ -33,6 +33,7 @@ _MODULES = (
     "kernels_columns",
     "kernels_redundancy",
     "kernels_mixed",
+    "kernels_mixed_ncf",
     "kernels_transfer",
     "kernels_enhanced",
     "kernels_constraints",
@@ -69,6 +70,11 @@ def redundancy_kernels() -> ModuleType | None:
 def mixed_kernels() -> ModuleType | None:
     """The compiled steps of two item tables mixed, or None where numba is not installed."""
     return _load("kernels_mixed")
+
+
+def mixed_ncf_kernels() -> ModuleType | None:
+    """The same before a perceptron, or None where numba is not installed."""
+    return _load("kernels_mixed_ncf")
 
 
 def enhanced_kernels() -> ModuleType | None:

@@ -27,12 +27,12 @@ def steps_of(task):
     return method.compiled(task)
 
 
-def assert_equal_to_the_loop(options, seed=0, sizes=SIZES):
+def assert_equal_to_the_loop(options, seed=0, sizes=SIZES, atol=1e-10):
     assert steps_of(make_task(sizes, seed, **options)) is not None
     expected, found = (outcome(make_task(sizes, seed, **options), backend) for backend in ("loop", "numba"))
     assert np.abs(expected["change of item_embedding"]).max() > 1e-3
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,29 @@ def assert_equal_to_the_loop(options, seed=0, sizes=SIZES):
     ids=str,
 )
 @pytest.mark.parametrize("batch_size", [40, 2048])
-def test_they_equal_the_loop(further, batch_size):
-    assert_equal_to_the_loop(BASE | further | {"batch_size": batch_size})
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_they_equal_the_loop(further, batch_size, backbone):
+    assert_equal_to_the_loop(BASE | further | {"batch_size": batch_size, "backbone": backbone})
+
+
+def test_a_perceptron_of_each_user():
+    """PFedRec keeps the whole score function on the device."""
+    assert_equal_to_the_loop(BASE | {"strategy": "pfedrec", "backbone": "ncf"})
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_batches_with_next_to_no_statistics(batch_size):
-    """A single sample correlates with nothing. Few steps: with so few rows every one of them multiplies rounding."""
-    assert_equal_to_the_loop(BASE | {"batch_size": batch_size}, sizes=[1, 2, 0, 3])
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_batches_with_next_to_no_statistics(batch_size, backbone):
+    """A single sample correlates with nothing. With so few rows every step multiplies rounding, so there are few."""
+    options = BASE | {"batch_size": batch_size, "backbone": backbone}
+    assert_equal_to_the_loop(options, sizes=[1, 2, 0, 3], atol=1e-7)
 
 
 @pytest.mark.parametrize("size", [6, 16, 32, 64])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_for_every_width(size, seed):
-    assert_equal_to_the_loop(BASE | {"embedding_size": size, "local_epochs": 3}, seed)
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_for_every_width(size, seed, backbone):
+    assert_equal_to_the_loop(BASE | {"embedding_size": size, "local_epochs": 3, "backbone": backbone}, seed)
 
 
 @pytest.mark.parametrize("mixing", ["ntk", "none"])
@@ -80,27 +89,31 @@ def test_common_tables_of_each_user(mixing, batch_size):
         np.testing.assert_allclose(found[1][name], values, rtol=1e-11, atol=1e-10, err_msg=name)
 
 
-def test_single_precision_is_near_double_precision():
-    expected = outcome(make_task(SIZES, **BASE), "loop")
-    found = outcome(make_task(SIZES, **BASE, dtype=np.float32), "numba")
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_single_precision_is_near_double_precision(backbone):
+    expected = outcome(make_task(SIZES, **BASE, backbone=backbone), "loop")
+    found = outcome(make_task(SIZES, **BASE, backbone=backbone, dtype=np.float32), "numba")
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
-def test_threads_and_blocks_change_nothing(monkeypatch):
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_threads_and_blocks_change_nothing(monkeypatch, backbone):
     found = []
     for count, block in (("1", 16 * 2**20), ("2", 16 * 2**20), ("1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", count)
         monkeypatch.setattr(plgc_compiled, "_BLOCK_BYTES", block)
-        found.append(outcome(make_task(SIZES, **BASE), "numba"))
+        found.append(outcome(make_task(SIZES, **BASE, backbone=backbone), "numba"))
     for other in found[1:]:
         for name, values in found[0].items():
             np.testing.assert_array_equal(other[name], values, err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["user_embedding", "item_embedding", "projector_1"])
-def test_a_user_who_has_diverged_is_nothing_to_the_others(name):
-    expected, task = outcome(make_task(SIZES, **BASE), "numba"), make_task(SIZES, **BASE)
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_a_user_who_has_diverged_is_nothing_to_the_others(name, backbone):
+    options = BASE | {"backbone": backbone}
+    expected, task = outcome(make_task(SIZES, **options), "numba"), make_task(SIZES, **options)
     task.private[name][2] = np.nan
     found, others = outcome(task, "numba"), np.arange(len(SIZES)) != 2
     assert np.isnan(found["change of item_embedding"][2]).any()
@@ -114,7 +127,6 @@ def test_a_user_who_has_diverged_is_nothing_to_the_others(name):
         {"optimizer": "adam"},
         {"weight_decay": 0.1},
         {"early_stop_tolerance": 0.1},
-        {"backbone": "ncf"},
         {"plgc_learn_through_mu": True},
         {"plgc_redundancy": "feddecorr"},
     ],
