@@ -36,6 +36,7 @@ _MODULES = (
     "kernels_mixed_ncf",
     "kernels_transfer",
     "kernels_enhanced",
+    "kernels_enhanced_ncf",
     "kernels_constraints",
     "kernels_views",
     "kernels_normals",
@@ -80,6 +81,11 @@ def mixed_ncf_kernels() -> ModuleType | None:
 def enhanced_kernels() -> ModuleType | None:
     """The compiled steps of a table that is turned for the user, or None where numba is not installed."""
     return _load("kernels_enhanced")
+
+
+def enhanced_ncf_kernels() -> ModuleType | None:
+    """The same before a perceptron, or None where numba is not installed."""
+    return _load("kernels_enhanced_ncf")
 
 
 def views_kernels() -> ModuleType | None:

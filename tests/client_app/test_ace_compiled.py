@@ -45,9 +45,10 @@ def assert_equal_to_the_loop(options, seed=0):
     ids=str,
 )
 @pytest.mark.parametrize("batch_size", [1, 2, 25, 2048])
-def test_they_equal_the_loop(further, batch_size):
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_they_equal_the_loop(further, batch_size, backbone):
     """With batches of one sample, users take more steps than are remembered as vectors."""
-    options = BASE | further | {"batch_size": batch_size}
+    options = BASE | further | {"batch_size": batch_size, "backbone": backbone}
     assert_equal_to_the_loop(
         options | {"learning_rate": 0.01, "ace_learning_rate": 0.02} if batch_size < 3 else options
     )
@@ -55,32 +56,47 @@ def test_they_equal_the_loop(further, batch_size):
 
 @pytest.mark.parametrize("size", [4, 16, 32, 64])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_for_every_width(size, seed):
-    assert_equal_to_the_loop(BASE | {"embedding_size": size, "ace_learning_rate": 0.05, "batch_size": 20}, seed)
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_for_every_width(size, seed, backbone):
+    further = {"embedding_size": size, "ace_learning_rate": 0.05, "batch_size": 20, "backbone": backbone}
+    assert_equal_to_the_loop(BASE | further, seed)
 
 
-def test_single_precision_is_near_double_precision():
-    expected = outcome(make_task(SIZES, **BASE), "loop")
-    found = outcome(make_task(SIZES, **BASE, dtype=np.float32), "numba")
+def test_more_rows_than_a_perceptron_sees_at_once(monkeypatch):
+    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 1000)
+    assert len(make_task([300, 2], **BASE).items().row(0)) > 2 * 256
+    for batch_size in (400, 2048):
+        options = BASE | {"backbone": "ncf", "batch_size": batch_size}
+        expected, found = (outcome(make_task([300, 2], **options), backend) for backend in ("loop", "numba"))
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_single_precision_is_near_double_precision(backbone):
+    expected = outcome(make_task(SIZES, **BASE, backbone=backbone), "loop")
+    found = outcome(make_task(SIZES, **BASE, backbone=backbone, dtype=np.float32), "numba")
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=2e-5, err_msg=name)
 
 
-def test_threads_and_blocks_change_nothing(monkeypatch):
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_threads_and_blocks_change_nothing(monkeypatch, backbone):
     found = []
     for count, block in (("1", 16 * 2**20), ("2", 16 * 2**20), ("1", 1)):
         monkeypatch.setenv("OMP_NUM_THREADS", count)
         monkeypatch.setattr(ace_compiled, "_BLOCK_BYTES", block)
-        found.append(outcome(make_task(SIZES, **BASE), "numba"))
+        found.append(outcome(make_task(SIZES, **BASE, backbone=backbone), "numba"))
     for other in found[1:]:
         for name, values in found[0].items():
             np.testing.assert_array_equal(other[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["user_embedding"])
-def test_a_user_who_has_diverged_is_nothing_to_the_others(name):
-    expected, task = outcome(make_task(SIZES, **BASE), "numba"), make_task(SIZES, **BASE)
-    task.private[name][2] = np.nan
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+def test_a_user_who_has_diverged_is_nothing_to_the_others(backbone):
+    options = BASE | {"backbone": backbone}
+    expected, task = outcome(make_task(SIZES, **options), "numba"), make_task(SIZES, **options)
+    task.private["user_embedding"][2] = np.nan
     found, others = outcome(task, "numba"), np.arange(len(SIZES)) != 2
     assert np.isnan(found["change of item_embedding"][2]).any()
     for array, values in expected.items():
@@ -95,7 +111,6 @@ def test_a_user_who_has_diverged_is_nothing_to_the_others(name):
         {"network_weight_decay": 0.1},
         {"early_stop_tolerance": 0.1},
         {"embedding_size": 6},
-        {"backbone": "ncf"},
         {"strategy": "fedrap"},
     ],
     ids=str,
