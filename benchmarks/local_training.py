@@ -46,11 +46,13 @@ RATES: dict[str, dict[str, float]] = {"sgd": {}, "adam": {"learning_rate": 0.01,
 # Device-side methods that can be measured, with the settings that bring them in.
 METHODS: dict[str, dict[str, Scalar]] = {
     "ace": {"strategy": "fcf", "personalization": "ace"},
+    "ace-ncf": {"strategy": "fcf", "personalization": "ace", "backbone": "ncf"},
     "fed3cr": {"strategy": "fed3cr"},
     "fedrap": {"strategy": "fedrap"},
     "fedrap-terms": {"strategy": "fedrap", "fedrap-lambda": 0.1, "fedrap-mu": 0.1},
     "pfedrec": {"strategy": "pfedrec"},
     "plgc": {"strategy": "fcf", "personalization": "plgc"},
+    "plgc-ncf": {"strategy": "fcf", "personalization": "plgc", "backbone": "ncf"},
 }
 
 
@@ -83,7 +85,8 @@ def make_method_task(
     data: Shape, users: NDArray[np.int64], embedding_size: int, batch_size: int, optimizer: str, method: str
 ) -> LocalTask:
     """As `make_task`, with a device-side method and the arrays that it adds, all at their initial values."""
-    plain = make_task(data, users, embedding_size, batch_size, optimizer)
+    backbone = str(METHODS[method].get("backbone", "mf"))
+    plain = make_task(data, users, embedding_size, batch_size, optimizer, backbone)
     given_settings: dict[str, Scalar] = {**METHODS[method], "embedding-size": embedding_size, "init-scale": 0.1}
     settings = defaults(option_classes()) | given_settings
     methods = device_methods(parsed(settings), plain.backbone)
