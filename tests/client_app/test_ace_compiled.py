@@ -62,6 +62,11 @@ def test_for_every_width(size, seed, backbone):
     assert_equal_to_the_loop(BASE | further, seed)
 
 
+@pytest.mark.parametrize("hidden", ["1", "16,8", "7,5,3"])
+def test_any_layers_of_a_perceptron(hidden):
+    assert_equal_to_the_loop(BASE | {"backbone": "ncf", "ncf_hidden": hidden, "embedding_size": 4})
+
+
 def test_more_rows_than_a_perceptron_sees_at_once(monkeypatch):
     monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 1000)
     assert len(make_task([300, 2], **BASE).items().row(0)) > 2 * 256

@@ -54,6 +54,11 @@ def test_they_equal_the_loop(further, batch_size, backbone):
     assert_equal_to_the_loop(BASE | further | {"batch_size": batch_size, "backbone": backbone})
 
 
+@pytest.mark.parametrize("hidden", ["1", "16,8", "7,5,3"])
+def test_any_layers(hidden):
+    assert_equal_to_the_loop(BASE | {"backbone": "ncf", "ncf_hidden": hidden, "embedding_size": 5})
+
+
 def test_a_perceptron_of_each_user():
     """PFedRec keeps the whole score function on the device."""
     assert_equal_to_the_loop(BASE | {"strategy": "pfedrec", "backbone": "ncf"})
