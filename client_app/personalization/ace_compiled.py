@@ -14,7 +14,7 @@ from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
 from client_app.personalization.base import GLOBAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import enhanced_kernels, enhanced_ncf_kernels, row_kernels
-from client_app.training.network_layout import NetworkLayout, networks_of
+from client_app.training.network_layout import EmbeddingLayout, NetworkLayout, layout_of
 from client_app.training.threads import run_kernel
 
 if TYPE_CHECKING:
@@ -25,10 +25,8 @@ _BLOCK_BYTES = 8 * 2**20
 
 
 def fits(table: str, task: LocalTask) -> bool:
-    """Whether the loops compute this: plain SGD, a factorisation or one perceptron, from a common table."""
-    backbone = task.backbone
-    known = backbone.kernel == "mf" or (backbone.kernel == "ncf" and len(networks_of(backbone)) == 1)
-    alone = known and len(task.personalizations) == 1 and not task.reported
+    """Whether the loops compute this, if they know the model: plain SGD, from a common table."""
+    alone = len(task.personalizations) == 1 and not task.reported
     common = table in task.shared and GLOBAL in task.frozen
     return task.plain_sgd and alone and common and task.liked is None and task.specs[table].shape[1] % 4 == 0
 
@@ -39,10 +37,10 @@ def train(options: ACEOptions, table: str, network: TransferNetwork, task: Local
     Args:
         table: the item table, among the task's arrays.
     """
-    if not fits(table, task):
+    layout = layout_of(task)
+    if layout is None or not fits(table, task):
         return None
-    layout = NetworkLayout(task.backbone) if task.backbone.kernel == "ncf" else None
-    code, row_code = enhanced_ncf_kernels() if layout else enhanced_kernels(), row_kernels()
+    code, row_code = enhanced_ncf_kernels() if isinstance(layout, NetworkLayout) else enhanced_kernels(), row_kernels()
     if code is None or row_code is None:
         return None
     flat = FlatNetwork(network, task.shared, task.dtype)
@@ -56,27 +54,21 @@ def train(options: ACEOptions, table: str, network: TransferNetwork, task: Local
 
 def _train(
     options: ACEOptions, table: str, flat: FlatNetwork, task: LocalTask, block: Block, code: ModuleType,
-    layout: NetworkLayout | None,
+    layout: NetworkLayout | EmbeddingLayout,
 ) -> Changes:  # fmt: skip
     """Train one block of users.
 
     Args:
-        layout: of a perceptron, whose numbers stand behind the user's embedding; None: a factorisation.
+        layout: of what is trained besides the item table and the network.
     """
     dtype, users, touched, count = task.dtype, block.users, block.touched, len(block.users)
     origin, frozen = (np.ascontiguousarray(a, dtype=dtype) for a in (task.shared[table], task.frozen[GLOBAL]))
-    model: tuple[object, ...] = ()
-    names: tuple[str, ...] = (table, flat.names[0])
-    if layout is None:
-        start = task.private["user_embedding"][users].astype(dtype)
-        names = (table, "user_embedding", flat.names[0])
-    else:
-        start = layout.start(task, users, touched)
-        model = (*layout.of_largest, layout.rates(task))
+    start = layout.start(task, users, touched)
     vectors = start.copy()
     changes = np.empty((len(touched.values), origin.shape[1]), dtype)
     of_weights, of_biases = (np.empty(count * sum(sizes), dtype) for sizes in flat.sizes)
     losses, steps = np.empty(count), np.empty(count, np.int64)
+    rates = [task.rate(table), *layout.single_rates(task), task.rate(flat.names[0])]
     arguments = (
         touched.indptr,
         touched.values,
@@ -87,13 +79,13 @@ def _train(
         block.positives.lengths,
         block.place,
         vectors,
-        *model,
+        *layout.arguments(task),
         *flat.arguments,
         dtype(options.ace_identity_residual),
         task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
         task.options.local_epochs,
         task.options.batch_size,
-        np.array([task.rate(name) for name in names]).astype(dtype),
+        np.array(rates).astype(dtype),
         of_weights,
         of_biases,
         losses,
@@ -101,9 +93,5 @@ def _train(
     )
 
     run_kernel(code.train_enhanced, arguments, touched.indptr)
-    dense = flat.by_name(of_weights, of_biases, count)
-    if layout is None:
-        task.private["user_embedding"][users] = vectors
-    else:
-        dense |= layout.keep(task, users, start, vectors)
+    dense = flat.by_name(of_weights, of_biases, count) | layout.keep(task, users, start, vectors)
     return Changes(users=users, rows=touched, by_item={table: changes}, dense=dense, loss=losses, steps=steps)

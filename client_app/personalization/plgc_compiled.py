@@ -14,7 +14,7 @@ from client_app.personalization.base import GLOBAL, Changes
 from client_app.personalization.plgc_redundancy import NETWORKS
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import mixed_kernels, mixed_ncf_kernels, row_kernels
-from client_app.training.network_layout import NetworkLayout, networks_of
+from client_app.training.network_layout import EmbeddingLayout, NetworkLayout, layout_of
 from client_app.training.threads import run_kernel
 
 if TYPE_CHECKING:
@@ -25,12 +25,10 @@ _BLOCK_BYTES = 16 * 2**20
 
 
 def fits(options: PLGCOptions, task: LocalTask) -> bool:
-    """Whether the loops compute this: plain SGD, a factorisation or one perceptron, a table beside the common one."""
+    """Whether the loops compute this, if they know the model: plain SGD, a table beside the common one."""
     reduced = options.plgc_redundancy in ("err", "none") or options.weight == 0
     own = options.plgc_tables == "own" and not options.plgc_learn_through_mu
-    backbone = task.backbone
-    known = backbone.kernel == "mf" or (backbone.kernel == "ncf" and len(networks_of(backbone)) == 1)
-    return task.plain_sgd and reduced and own and known and len(task.personalizations) == 1
+    return task.plain_sgd and reduced and own and len(task.personalizations) == 1
 
 
 def train(options: PLGCOptions, table: str, task: LocalTask) -> Iterator[Changes] | None:
@@ -39,10 +37,10 @@ def train(options: PLGCOptions, table: str, task: LocalTask) -> Iterator[Changes
     Args:
         table: the item table, among the task's arrays.
     """
-    if not fits(options, task):
+    layout = layout_of(task)
+    if layout is None or not fits(options, task):
         return None
-    layout = NetworkLayout(task.backbone) if task.backbone.kernel == "ncf" else None
-    code, row_code = mixed_ncf_kernels() if layout else mixed_kernels(), row_kernels()
+    code, row_code = mixed_ncf_kernels() if isinstance(layout, NetworkLayout) else mixed_kernels(), row_kernels()
     if code is None or row_code is None:
         return None
     row_bytes = 8 * task.specs[table].shape[1]
@@ -54,12 +52,13 @@ def train(options: PLGCOptions, table: str, task: LocalTask) -> Iterator[Changes
 
 
 def _train(
-    options: PLGCOptions, table: str, task: LocalTask, block: Block, code: ModuleType, layout: NetworkLayout | None
-) -> Changes:
+    options: PLGCOptions, table: str, task: LocalTask, block: Block, code: ModuleType,
+    layout: NetworkLayout | EmbeddingLayout,
+) -> Changes:  # fmt: skip
     """Train one block of users.
 
     Args:
-        layout: of a perceptron, whose numbers stand behind the user's embedding; None: a factorisation.
+        layout: of what is trained besides the item table and redundancy reduction's networks.
     """
     dtype, users, touched, count = task.dtype, block.users, block.touched, len(block.users)
     rows = touched.values
@@ -72,13 +71,7 @@ def _train(
     kept = table in task.private
     before = block.own_rows(task.private[table]) if kept else task.shared[table][touched.values].astype(dtype)
     trained = before.copy()
-    model: tuple[object, ...] = ()
-    if layout is None:
-        start = task.private["user_embedding"][users].astype(dtype)
-        rates = [task.rate(table), task.rate("user_embedding")]
-    else:
-        start = layout.start(task, users, touched)
-        model, rates = (*layout.of_largest, layout.rates(task)), [task.rate(table)]
+    start = layout.start(task, users, touched)
     vectors = start.copy()
     d = trained.shape[1]
     width = -(-d // 4) * 4
@@ -89,7 +82,7 @@ def _train(
     if mixed == "ntk":
         outside[:] = [task.norms_outside(name, users, touched) for name in (table, GLOBAL)]
     losses, steps = np.empty(count), np.empty(count, np.int64)
-    rates.append(task.rate(NETWORKS[0]) if reduced else 0.0)
+    rates = [task.rate(table), *layout.single_rates(task), task.rate(NETWORKS[0]) if reduced else 0.0]
     arguments = (
         touched.indptr,
         rows,
@@ -100,7 +93,7 @@ def _train(
         block.positives.lengths,
         block.place,
         vectors,
-        *model,
+        *layout.arguments(task),
         networks.reshape(count, len(NETWORKS), width * width),
         task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
         task.options.local_epochs,
@@ -114,11 +107,7 @@ def _train(
     )
 
     run_kernel(code.train_mixed, arguments, touched.indptr)
-    dense = {}
-    if layout is None:
-        task.private["user_embedding"][users] = vectors
-    else:
-        dense = layout.keep(task, users, start, vectors)
+    dense = layout.keep(task, users, start, vectors)
     for place, name in enumerate(NETWORKS if reduced else ()):
         task.private[name][users] = networks[:, place, :d, :d]
     if kept:

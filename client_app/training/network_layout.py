@@ -1,6 +1,6 @@
-"""Where every array of a perceptron stands in the vector of numbers that compiled loops train for a user.
+"""Where every array of a model stands in the vector of numbers that compiled loops train for a user.
 
-All arrays that a user trains besides its rows of the item table stand in one vector,
+All arrays of a perceptron that a user trains besides its rows of the item table stand in one vector,
 
     p, then for every size W_p, W_q, b_1, W_2, b_2, …, h, b        with W_1 = [W_p; W_q],
 
@@ -109,8 +109,45 @@ class NetworkLayout:
         reported = [name for name in task.changing if name in self.places]
         return {name: vectors[:, self.places[name]] - before[:, self.places[name]] for name in reported}
 
-    @property
-    def of_largest(self) -> tuple[object, ...]:
-        """What compiled loops of one size read: d; widths; where W_p, all W_l, all b_l and h begin; bounds."""
+    def arguments(self, task: LocalTask) -> tuple[object, ...]:
+        """What compiled loops of one size read: d; widths; where W_p, all W_l, all b_l and h begin; bounds; rates."""
         places = (self.columns, self.widths, self.user_at, self.weight_at, self.bias_at, self.output_at)
-        return (*(of_sizes[-1] for of_sizes in places), self.bounds)
+        return (*(of_sizes[-1] for of_sizes in places), self.bounds, self.rates(task))
+
+    def single_rates(self, task: LocalTask) -> list[float]:
+        """Rates that stand among those of other arrays: none, all are in `arguments`."""
+        return []
+
+
+class EmbeddingLayout:
+    """As `NetworkLayout`, of a factorisation: the vector is the user's embedding."""
+
+    def start(self, task: LocalTask, users: NDArray[np.int64], rows: Ragged) -> NDArray[np.floating]:
+        """[c, d] what some users start from."""
+        return task.of_users(_USER, users, rows)
+
+    def keep(
+        self, task: LocalTask, users: NDArray[np.int64], before: NDArray[np.floating], vectors: NDArray[np.floating]
+    ) -> dict[str, NDArray[np.floating]]:
+        """Put what was trained into the users' own array; nothing of it is reported."""
+        task.private[_USER][users] = vectors
+        return {}
+
+    def arguments(self, task: LocalTask) -> tuple[object, ...]:
+        """Loops need nothing more."""
+        return ()
+
+    def single_rates(self, task: LocalTask) -> list[float]:
+        """The rate of the user's embedding."""
+        return [task.rate(_USER)]
+
+
+def layout_of(task: LocalTask) -> NetworkLayout | EmbeddingLayout | None:
+    """What compiled loops with a personalization train besides item tables; None: they do not compute this model."""
+    kernel, backbone = task.backbone.kernel, task.backbone
+    if kernel == "mf":
+        return EmbeddingLayout()
+    all_trained = {*backbone.shared, *backbone.private} <= set(task.trained)
+    if kernel == "ncf" and all_trained and len(networks_of(backbone)) == 1:
+        return NetworkLayout(backbone)
+    return None
