@@ -67,9 +67,9 @@ def test_a_perceptron_of_each_user():
 @pytest.mark.parametrize("batch_size", [1, 2])
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_batches_with_next_to_no_statistics(batch_size, backbone):
-    """A single sample correlates with nothing. With so few rows every step multiplies rounding, so there are few."""
+    """A single sample correlates with nothing. Few steps: with so few rows every one of them multiplies rounding."""
     options = BASE | {"batch_size": batch_size, "backbone": backbone}
-    assert_equal_to_the_loop(options, sizes=[1, 2, 0, 3], atol=1e-7)
+    assert_equal_to_the_loop(options, sizes=[1, 2, 0, 3], atol=1e-7 if backbone == "ncf" else 1e-10)
 
 
 @pytest.mark.parametrize("size", [6, 16, 32, 64])
