@@ -1,8 +1,9 @@
-"""The program, in this process or as one of its own, and a small finished table."""
+"""The program, in this process or as one of its own, and a small table and a small search that are finished."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bouquet.cli.main import main
+from tests.cli.searches import search
 from tests.conftest import REPOSITORY
 
 # Started from a background job, a program inherits that SIGINT is ignored; a terminal gives it the usual meaning.
@@ -100,3 +102,17 @@ def small_table(tmp_path_factory):
     ended = finish(start("table", "table.toml", "--out", "out", "--engine", "local", cwd=home, home=home))
     assert ended.status == 0, ended.err
     return home / "out"
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory):
+    """The folder of SEARCH, finished; tests must leave it as it is."""
+    pytest.importorskip("optuna", reason="it comes with the extra search")
+    return search(tmp_path_factory.mktemp("searched"))
+
+
+@pytest.fixture
+def copied(searched, tmp_path):
+    """A copy of it that a test may change; the file lies beside it."""
+    shutil.copy(searched.parent / "search.toml", tmp_path)
+    return shutil.copytree(searched, tmp_path / "out")
