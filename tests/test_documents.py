@@ -1,12 +1,8 @@
-"""The documents say what is so: links lead somewhere, commands and settings exist, examples run.
-
-`python -m tests.test_documents` writes the generated configuration page, and the settings in pyproject.toml.
-"""
+"""The documents say what is so: links lead somewhere, commands and settings exist, examples run."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 import sys
@@ -20,187 +16,33 @@ from typing import Any
 from urllib.parse import unquote
 
 import click
-import numpy as np
 import pytest
-import tomli_w
 import typer.main
 
 import bouquet
 from bouquet import __version__
-from bouquet.cli.explain import allowed, settings
+from bouquet.cli.explain import settings
 from bouquet.cli.main import app
-from bouquet.config import Settings, check, defaults, wrong_options
+from bouquet.config import check, wrong_options
 from bouquet.experiments.search_file import RowEntry, SearchFile, read_search_file, rows_of
-from bouquet.experiments.settings import literal, option_classes, parse_pairs, validate
+from bouquet.experiments.settings import option_classes, parse_pairs, validate
 from bouquet.experiments.table_file import Row, TableFile
-from bouquet.methods import METHODS, PLUG_INS
-from bouquet.methods.manifest import Method, class_at
-from bouquet.needs import bytes_of
-from bouquet.reporting.run_directory import RunDirectory
+from bouquet.methods import METHODS
+from bouquet.methods.manifest import Method
 from bouquet.wire import EVALUATE_ARRAYS, REPORTS, ROSTER_ARRAYS, TRAIN_ARRAYS
-from client_app.node.groups import models_of
 from data_partition import DATASETS
-from models import BACKBONES, Backbone
 from models.centralized import CENTRALIZED
-from strategies import strategy_of
 from strategies.federation.base import BaseStrategy
-from strategies.federation.needs import reply_bytes
-from strategies.federation.roster import Roster
 from tests.conftest import REPOSITORY
 from tests.runs.helpers import run_here, small_settings
 
 DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-CONFIGURATION = REPOSITORY / "docs" / "reference" / "configuration.md"
-METHODS_PAGE = REPOSITORY / "docs" / "methods" / "README.md"
 # Files that a page tells its reader to write.
 TO_BE_WRITTEN = {"bouquet/methods/clipped.py", "strategies/clipped.py"}
 TOP = "bouquet|client_app|configs|data_partition|docs|models|server_app|strategies|tests"
-PLANNED = ("FedCA", "Fed3CR", "HeteFedRec", "PLGC", "CF-FedSR")
-ALL = {**METHODS, **PLUG_INS}
+PAPERS = ("FedCA", "Fed3CR", "HeteFedRec", "PLGC", "CF-FedSR")
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
-
-
-# -- the generated page ----------------------------------------------------------------------------------------------
-
-
-def configuration_page() -> str:
-    """docs/reference/configuration.md, from the classes that check a configuration."""
-    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for setting in settings():
-        lines = groups.setdefault((setting.group, setting.owners), [])
-        cells = (f"`{setting.key}`", f"`{literal(setting.field.default)}`", allowed(setting), setting.field.description)
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-    parts = [
-        "# Configuration",
-        "<!-- Generated: `.venv/bin/python -m tests.test_documents` writes this page anew. -->",
-        "Every setting, its default, and what it can be. Give them with `-c 'key=value key=\"some text\"'`, in a TOML\n"
-        "file with `--config`, or both: defaults, then the file, then `-c`. `bouquet explain KEY` says the same. A\n"
-        "`config.toml` from a results folder is such a file.",
-    ]
-    for (group, owners), lines in groups.items():
-        of_whom = f"Settings of {', '.join(owners)}." if owners else "Every run has these."
-        parts += [
-            f"## {group}",
-            of_whom,
-            "\n".join(["| key | default | allowed | meaning |", "| --- " * 4 + "|", *lines]),
-        ]
-    return "\n\n".join(parts) + "\n"
-
-
-def project_settings() -> str:
-    """pyproject.toml with every setting and its default in `[tool.flwr.app.config]`."""
-    text = (REPOSITORY / "pyproject.toml").read_text()
-    head = "[tool.flwr.app.config]\n"
-    before, _, after = text.partition(head)
-    return before + head + tomli_w.dumps(defaults(option_classes())) + after[after.index("\n[") :]
-
-
-def methods_page() -> str:
-    """docs/methods/README.md, from the manifests."""
-    ordered = sorted(METHODS.values(), key=lambda method: method.name)
-    methods = [
-        "| `strategy` | method | leaves a device | stays there | plug-ins | sequence models |",
-        "| --- " * 6 + "|",
-        *(
-            f"| {linked(m.name)} | {m.title} | {m.sends} | {m.keeps} | {yes(m.plug_ins)} | {yes(m.sequences)} |"
-            for m in ordered
-        ),
-    ]
-    traffic = [
-        "| `strategy` | the server sees of an update | KB down | KB up | a row in the tables of |",
-        "| --- | --- | ---: | ---: | --- |",
-        *(
-            f"| `{m.name}` | {SEES[class_at(m.strategy).update]} | {' | '.join(kilobytes(m))} | "
-            f"{', '.join(m.compared_by) or '–'} |"
-            for m in ordered
-        ),
-    ]
-    plug_ins = [
-        "| `personalization` | plug-in | leaves a device, too | stays there, too |",
-        "| --- " * 4 + "|",
-        *(f"| {linked(p.name)} | {p.title} | {p.sends} | {p.keeps} |" for p in PLUG_INS.values() if p),
-    ]
-    backbones = [
-        "| `backbone` | model | reads a history |",
-        "| --- " * 3 + "|",
-        *(f"| `{name}` | {first_sentence(b)} | {reading(b)} |" for name, b in sorted(BACKBONES.items())),
-    ]
-    parts = [
-        "# Methods",
-        "<!-- Generated: `.venv/bin/python -m tests.test_documents` writes this page anew. -->",
-        "What a run can be put together from. Histories never leave a device; the\n"
-        "[wire format](../reference/wire-format.md) has every array, `bouquet explain` every setting.",
-        "## Strategies",
-        "\n".join(methods),
-        "## What travels, and who compares with it\n\nA device of one person in a round of training, in thousands of "
-        "bytes, computed for the size of\nMovieLens-100K (1,682 items, 104 training interactions), `mf` with "
-        "`embedding-size = 16`, and the defaults. The papers\nare those of the methods here; they count numbers "
-        "of 64 bits and whole tables up, which is more.",
-        "\n".join(traffic),
-        "## Plug-ins\n\nBefore a strategy that takes them, nearer to the arrays that travel.",
-        "\n".join(plug_ins),
-        "## Backbones",
-        "\n".join(backbones),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-SEES = {"sum": "a sum over a node's users", "rows": "each user's rows", "cells": "counts of a node's users"}
-
-
-def kilobytes(method: Method) -> tuple[str, str]:
-    """What a user with as many items as one of MovieLens-100K gets and gives in a round, on a node of its own."""
-    if method.kind == "sums" or method.sizes:  # depends on who is alike, or on the group
-        return "–", "–"
-    items, users = 1682, 40
-    run = Settings({"strategy": method.name})
-    (model,) = models_of(run, items)
-    strategy = strategy_of(run, RunDirectory(Path("of nothing")))
-    keys = np.arange(1, users + 1, dtype=np.uint64)
-    strategy.roster = Roster(keys, np.full(users, 104), keys, users, 104 * users, 0, items, "", model.shared)
-    strategy.prepare()
-    shared = strategy.initial(strategy.traveling(model.shared))
-    own = sum(values.nbytes for values in strategy.personal(np.arange(1)).values())
-    down = strategy.down_bytes(strategy.needed(shared), np.arange(users)).mean() + own
-    told = sum(4 * math.prod(report.shape) for report in strategy.reports(1, shared).values())
-    whole = bytes_of(strategy.returning(model.shared))
-    up = (whole if strategy.dense_updates else reply_bytes(strategy) / users) + told
-    return f"{down / 1000:.0f}", f"{up / 1000:.0f}"
-
-
-def linked(name: str) -> str:
-    """A method's name, with its page where it has one."""
-    return f"[`{name}`]({name}.md)" if (METHODS_PAGE.parent / f"{name}.md").exists() else f"`{name}`"
-
-
-def yes(fact: bool) -> str:
-    return "yes" if fact else "no"
-
-
-def reading(backbone: type[Backbone]) -> str:
-    """How a backbone reads what a user did."""
-    if backbone.sequential:
-        return "in order"
-    return "as a set" if backbone.reads_history else "no"
-
-
-def first_sentence(backbone: type[Backbone]) -> str:
-    """Of the module of a backbone, which names the paper."""
-    text = " ".join((sys.modules[backbone.__module__].__doc__ or "").split("\n\n")[0].split())
-    return text.rstrip(".")
-
-
-def test_the_generated_pages_are_current():
-    assert METHODS_PAGE.read_text() == methods_page(), "stale; write it: .venv/bin/python -m tests.test_documents"
-
-
-def test_the_configuration_page_is_current():
-    current = CONFIGURATION.exists() and CONFIGURATION.read_text() == configuration_page()
-    assert current, f"{CONFIGURATION} is stale; write it again with: .venv/bin/python -m tests.test_documents"
-
-
-# -- what is in a document -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -388,19 +230,11 @@ def test_everything_that_has_a_name_is_in_the_documents():
             assert word in line, f"datasets.md, {name}: {word}"
     figures = (REPOSITORY / "docs" / "results" / "README.md").read_text()
     for path in (REPOSITORY / "configs" / "tables").glob("*.toml"):
-        if path.stem.startswith(tuple(f"{name.lower()}-" for name in PLANNED)):
+        if path.stem.startswith(tuple(f"{name.lower()}-" for name in PAPERS)):
             assert f"`{path.stem}`" in figures, f"results/README.md does not know {path.stem}"
     wire = (REPOSITORY / "docs" / "reference" / "wire-format.md").read_text()
     for name in ROSTER_ARRAYS | TRAIN_ARRAYS | EVALUATE_ARRAYS | REPORTS:
         assert f"`{name}`" in wire, f"wire-format.md does not know {name}"
-
-
-def test_what_is_called_planned_is_not_there_yet():
-    """The sentence in README.md that must change when a method comes."""
-    text = " ".join((REPOSITORY / "README.md").read_text().split())
-    sentence = text.partition("**not there yet**")[2].partition(".")[0]
-    for name in PLANNED:
-        assert (name in sentence) == (name.lower() not in ALL), f"README.md must say whether {name} is there"
 
 
 def test_the_example_of_a_strategy_runs_and_the_summary_is_as_documented(tmp_path, monkeypatch):
@@ -488,7 +322,7 @@ def test_the_citation_file_is_valid_and_current():
     assert images == [__version__] * len(images)
     assert citation["license"] == tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["license"]
     references = {reference["abbreviation"]: reference for reference in citation["references"]}
-    assert set(references) == set(PLANNED)
+    assert set(references) == set(PAPERS)
     for reference in references.values():
         assert {"type", "title", "authors"} <= set(reference)
 
@@ -512,10 +346,3 @@ def test_the_checks_find_mistakes(tmp_path):
     page.write_text("""```console\n$ flwr run . --run-config 'num-rounds=1'\n```\n""")
     with pytest.raises(pytest.fail.Exception, match="num-rounds"):
         test_commands_exist_with_their_options(page)
-
-
-if __name__ == "__main__":
-    CONFIGURATION.write_text(configuration_page())
-    (REPOSITORY / "pyproject.toml").write_text(project_settings())
-    METHODS_PAGE.write_text(methods_page())
-    print(f"Written: {CONFIGURATION}, {METHODS_PAGE} and the settings in pyproject.toml")
