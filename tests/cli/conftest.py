@@ -104,6 +104,13 @@ def small_table(tmp_path_factory):
     return home / "out"
 
 
+@pytest.fixture
+def copied_table(small_table, tmp_path):
+    """A copy of the finished table that a test may change: (file, folder)."""
+    shutil.copytree(small_table, tmp_path / "out")
+    return shutil.copy(small_table.parent / "table.toml", tmp_path), tmp_path / "out"
+
+
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory):
     """The folder of SEARCH, finished; tests must leave it as it is."""
@@ -112,7 +119,7 @@ def searched(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(searched, tmp_path):
+def copied_search(searched, tmp_path):
     """A copy of it that a test may change; the file lies beside it."""
     shutil.copy(searched.parent / "search.toml", tmp_path)
     return shutil.copytree(searched, tmp_path / "out")

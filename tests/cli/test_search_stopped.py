@@ -73,17 +73,17 @@ def test_processes_share_the_trials_and_end_with_their_command(tmp_path):
     assert len(trials_of(whole / "out")) == 3
 
 
-def test_a_search_that_is_done_runs_nothing_and_more_trials_may_be_asked_for(copied, capsys):
-    text, before = (copied / "trials.csv").read_text(), trials_of(copied, "chosen")
-    search(copied.parent)
-    assert (copied / "trials.csv").read_text() == text
+def test_a_search_that_is_done_runs_nothing_and_more_trials_may_be_asked_for(copied_search, capsys):
+    text, before = (copied_search / "trials.csv").read_text(), trials_of(copied_search, "chosen")
+    search(copied_search.parent)
+    assert (copied_search / "trials.csv").read_text() == text
     assert "plain: 4 of 4 trials are done" in capsys.readouterr().out
-    search(copied.parent, SEARCH.replace("trials = 4", "trials = 5", 1))
-    lines = trials_of(copied, "chosen")
+    search(copied_search.parent, SEARCH.replace("trials = 4", "trials = 5", 1))
+    lines = trials_of(copied_search, "chosen")
     assert len(lines) == 10
     assert [line for line in lines if line["trial"] != "5"] == before
     with pytest.raises(ConfigError, match="has 5 trials in .* and the file now says 4"):
-        search(copied.parent)
+        search(copied_search.parent)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_a_search_that_is_done_runs_nothing_and_more_trials_may_be_asked_for(cop
         ("seed = 1", "seed = 2", "seed = 1, and the file now says 2"),
     ],
 )
-def test_a_folder_with_another_search_is_refused(copied, old, new, sentence):
+def test_a_folder_with_another_search_is_refused(copied_search, old, new, sentence):
     with pytest.raises(ConfigError) as error:
-        search(copied.parent, SEARCH.replace(old, new, 1))
+        search(copied_search.parent, SEARCH.replace(old, new, 1))
     assert sentence in str(error.value)
 
 

@@ -43,11 +43,11 @@ def cells(folder: Path, text: str = TABLE):
     return cells_of(read_table_file(folder / "table.toml"), folder, folder / "table", [])
 
 
-def test_a_table_takes_its_settings_from_a_search(copied):
+def test_a_table_takes_its_settings_from_a_search(copied_search):
     """What was chosen, under what it was chosen under; the table's own settings go over the latter."""
-    chosen = read_chosen(copied)
+    chosen = read_chosen(copied_search)
     common = TABLE.replace("num-server-rounds = 2", "num-server-rounds = 2\nmin-interactions = 60\nmax-users = 120")
-    by_name = {cell.row.name: cell.settings for cell in cells(copied.parent, common)}
+    by_name = {cell.row.name: cell.settings for cell in cells(copied_search.parent, common)}
     assert by_name["plain"]["learning-rate"] == chosen["plain"].settings["learning-rate"]
     assert by_name["even"]["strategy"] == "fcf"
     assert by_name["even"]["embedding-size"] == chosen["even"].settings["embedding-size"]
@@ -57,12 +57,12 @@ def test_a_table_takes_its_settings_from_a_search(copied):
     assert by_name["other"]["evaluate-every"] == 5
 
 
-def test_the_table_says_where_its_settings_come_from(copied, bouquet):
+def test_the_table_says_where_its_settings_come_from(copied_search, bouquet):
     text = TABLE.replace("num-server-rounds = 2", "num-server-rounds = 2\nmin-interactions = 60\nmax-users = 100")
     text = text.replace(", max-users = 120", "")
-    (copied.parent / "table.toml").write_text(text)
-    out = copied.parent / "table"
-    ended = bouquet("table", copied.parent / "table.toml", "--out", out, "--engine", "local")
+    (copied_search.parent / "table.toml").write_text(text)
+    out = copied_search.parent / "table"
+    ended = bouquet("table", copied_search.parent / "table.toml", "--out", out, "--engine", "local")
     assert ended.status == 0, ended.err
     written = (out / "table.md").read_text()
     assert "Settings chosen by the search in `out`, by NDCG@10 (full) on the validation items: FedAvg (best" in written
@@ -70,7 +70,7 @@ def test_the_table_says_where_its_settings_come_from(copied, bouquet):
     assert "at an edge of what was searched: " in written
     assert "Not searched: other." in written
     kept = RunDirectory(out / "cells" / "plain" / "seed-0").read_config()
-    assert kept["learning-rate"] == read_chosen(copied)["plain"].settings["learning-rate"]
+    assert kept["learning-rate"] == read_chosen(copied_search)["plain"].settings["learning-rate"]
 
 
 @pytest.mark.parametrize(
@@ -87,21 +87,21 @@ def test_the_table_says_where_its_settings_come_from(copied, bouquet):
         ('centralized = "popularity"', 'centralized = "popularity"\nsettings-from = "out"', "is centralized: it takes"),
     ],
 )
-def test_what_a_table_cannot_take(copied, old, new, sentence):
+def test_what_a_table_cannot_take(copied_search, old, new, sentence):
     assert old in TABLE
     with pytest.raises(ConfigError) as error:
-        cells(copied.parent, TABLE.replace(old, new, 1))
+        cells(copied_search.parent, TABLE.replace(old, new, 1))
     assert sentence in str(error.value)
 
 
-def test_a_search_that_has_not_ended_is_refused(copied):
-    chosen = copied / "chosen.toml"
+def test_a_search_that_has_not_ended_is_refused(copied_search):
+    chosen = copied_search / "chosen.toml"
     chosen.write_text(chosen.read_text().replace("ended = 4", "ended = 3"))
     with pytest.raises(ConfigError, match="Row 'plain': the search in out has 3 of 4 trials for it; go on with"):
-        cells(copied.parent)
+        cells(copied_search.parent)
     chosen.write_text("[rows.plain]\ntrials = 'many'\n")
     with pytest.raises(ConfigError, match=r"chosen\.toml is damaged"):
-        cells(copied.parent)
+        cells(copied_search.parent)
 
 
 VARIANT = """
@@ -126,13 +126,13 @@ settings = {learning-rate = 0.001}
 """
 
 
-def test_a_variant_changes_one_thing_of_what_was_chosen(copied, bouquet):
+def test_a_variant_changes_one_thing_of_what_was_chosen(copied_search, bouquet):
     """All other settings are the row's, chosen or not; it is tested against it, and is said not to be searched."""
-    plain, slow = cells(copied.parent, VARIANT)
+    plain, slow = cells(copied_search.parent, VARIANT)
     assert slow.settings["learning-rate"] == 0.001 != plain.settings["learning-rate"]
     assert {**slow.settings, "learning-rate": 0} == {**plain.settings, "learning-rate": 0}
-    out = copied.parent / "table"
-    ended = bouquet("table", copied.parent / "table.toml", "--out", out, "--engine", "local")
+    out = copied_search.parent / "table"
+    ended = bouquet("table", copied_search.parent / "table.toml", "--out", out, "--engine", "local")
     assert ended.status == 0, ended.err
     written = (out / "table.md").read_text()
     assert "One thing changed, and nothing searched anew: slower (FedAvg with learning-rate = 0.001)." in written
@@ -154,8 +154,8 @@ def test_a_variant_changes_one_thing_of_what_was_chosen(copied, bouquet):
         ('label = "FedAvg"\nsettings-from = "out"', 'centralized = "ease"', "of 'plain', which is centralized."),
     ],
 )
-def test_what_a_variant_cannot_be(copied, old, new, sentence):
+def test_what_a_variant_cannot_be(copied_search, old, new, sentence):
     assert old in VARIANT
     with pytest.raises(ConfigError) as error:
-        cells(copied.parent, VARIANT.replace(old, new, 1))
+        cells(copied_search.parent, VARIANT.replace(old, new, 1))
     assert sentence in str(error.value)
