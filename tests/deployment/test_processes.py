@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -111,6 +112,16 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
 
     assert bouquet("deploy", "down", "--dir", str(deployment.folder)).returncode == 0
     assert marked_processes(MARK, str(deployment.folder)) == []
+
+
+def test_what_a_removed_folder_left_running_does_not_keep_a_new_deployment_from_starting(deployment):
+    up(deployment, [], nodes=0)
+    left = deployment.processes(SUPERLINK)
+    assert left
+    shutil.rmtree(deployment.folder)
+    up(deployment, [], nodes=0)
+    assert deployment.processes(SUPERLINK)
+    assert not set(left) & set(deployment.processes(SUPERLINK))
 
 
 def test_every_user_has_a_table_of_its_own_over_grpc_too(tmp_path, deployment):
