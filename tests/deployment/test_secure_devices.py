@@ -15,7 +15,7 @@ from bouquet.sealing import read_seal
 from tests.deployment.devices import start_device, write_history
 from tests.deployment.fleet import write_catalogue
 from tests.runs.helpers import await_condition, bouquet, pairs
-from tests.runs.test_sums import ITEMS, assert_same, sums_of, sums_of_devices
+from tests.runs.sums import ITEMS, assert_same, sums_of, sums_of_devices
 
 PEOPLE = {"ann": ITEMS[:12], "bob": ITEMS[5:16], "cid": ITEMS[20:33], "dan": ITEMS[8:30:2]}
 ACCEPTS = ["--accept-updates", "secure", "--accept-nodes", "4"]

@@ -12,7 +12,7 @@ from bouquet.sealing import read_seal
 from tests.deployment.devices import start_device, write_history
 from tests.deployment.fleet import write_catalogue
 from tests.runs.helpers import await_condition, bouquet, pairs
-from tests.runs.test_sums import ITEMS, assert_same, model_of, sums_of, sums_of_devices
+from tests.runs.sums import ITEMS, assert_same, model_of, sums_of, sums_of_devices
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 

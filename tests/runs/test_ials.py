@@ -18,7 +18,7 @@ from client_app.node.histories import histories_of, interactions_of
 from client_app.sums.ials import Ials
 from tests.deployment.fleet import Fleet, write_catalogue
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
-from tests.runs.test_sums import ITEMS, append, best_of, devices_in, run, trained_of
+from tests.runs.sums import ITEMS, append, best_of, devices_in, run, trained_of
 from tests.strategies.sums.test_ials import reference
 
 
