@@ -91,7 +91,7 @@ def measured(settings, out, nodes, room=0, **environment):
         [sys.executable, "-c", MEASURED, *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
         env={**os.environ, **environment},
     )
