@@ -27,7 +27,7 @@ from bouquet.config import check, wrong_options
 from bouquet.experiments.search_file import RowEntry, SearchFile, read_search_file, rows_of
 from bouquet.experiments.settings import option_classes, parse_pairs, validate
 from bouquet.experiments.table_file import Row, TableFile
-from bouquet.methods import METHODS
+from bouquet.methods import METHODS, PLUG_INS
 from bouquet.methods.manifest import Method
 from bouquet.wire import EVALUATE_ARRAYS, REPORTS, ROSTER_ARRAYS, TRAIN_ARRAYS
 from data_partition import DATASETS
@@ -41,6 +41,7 @@ DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((
 TO_BE_WRITTEN = {"bouquet/methods/clipped.py", "strategies/clipped.py"}
 TOP = "bouquet|client_app|configs|data_partition|docs|models|server_app|strategies|tests"
 PAPERS = ("FedCA", "Fed3CR", "HeteFedRec", "PLGC", "CF-FedSR")
+ALL = {**METHODS, **PLUG_INS}
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 
@@ -235,6 +236,14 @@ def test_everything_that_has_a_name_is_in_the_documents():
     wire = (REPOSITORY / "docs" / "reference" / "wire-format.md").read_text()
     for name in ROSTER_ARRAYS | TRAIN_ARRAYS | EVALUATE_ARRAYS | REPORTS:
         assert f"`{name}`" in wire, f"wire-format.md does not know {name}"
+
+
+def test_what_is_called_planned_is_not_there_yet():
+    """The sentence in README.md that must change when a method comes."""
+    text = " ".join((REPOSITORY / "README.md").read_text().split())
+    sentence = text.partition("**not there yet**")[2].partition(".")[0]
+    for name in PAPERS:
+        assert (name in sentence) == (name.lower() not in ALL), f"README.md must say whether {name} is there"
 
 
 def test_the_example_of_a_strategy_runs_and_the_summary_is_as_documented(tmp_path, monkeypatch):

@@ -118,9 +118,11 @@ class LocalDeployment:
         Raises:
             RunFailed: a process did not start, or a node did not come.
         """
-        if not self.exists():
-            self.down()  # what a folder that was removed has left running would be taken for its SuperLink
-        plan = self.plan if self.exists() else _new_plan()
+        if self.exists():
+            plan = self.plan
+        else:
+            self.down()  # what a folder that was removed has left running would be taken for this one's
+            plan = _new_plan()
         plan.settings = dict(settings)
         plan.polling |= polling or {}
         for name, config in configs.items():

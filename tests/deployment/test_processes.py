@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -114,11 +113,11 @@ def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, 
     assert marked_processes(MARK, str(deployment.folder)) == []
 
 
-def test_what_a_removed_folder_left_running_does_not_keep_a_new_deployment_from_starting(deployment):
+def test_what_a_removed_folder_left_running_does_not_keep_a_new_deployment_from_starting(tmp_path, deployment):
     up(deployment, [], nodes=0)
     left = deployment.processes(SUPERLINK)
     assert left
-    shutil.rmtree(deployment.folder)
+    deployment.folder.rename(tmp_path / "away")  # at once, whatever is being written
     up(deployment, [], nodes=0)
     assert deployment.processes(SUPERLINK)
     assert not set(left) & set(deployment.processes(SUPERLINK))

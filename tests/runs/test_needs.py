@@ -91,7 +91,7 @@ def measured(settings, out, nodes, room=0, **environment):
         [sys.executable, "-c", MEASURED, *arguments],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=300,
         check=False,
         env={**os.environ, **environment},
     )
