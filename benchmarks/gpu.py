@@ -23,21 +23,18 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.combinations import TRAIN, combinations
 from benchmarks.machine import describe_machine
 from benchmarks.rounds import run_command
 from benchmarks.shapes import DATA_VARIABLE
 from benchmarks.tables import markdown
 from bouquet.arrays import Arrays
-from bouquet.config import RunConfig, Scalar
-from bouquet.errors import ConfigError
-from bouquet.methods import METHODS, PLUG_INS
+from bouquet.config import Scalar
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.testing import last_checkpoint
-from client_app.personalization import check_combination
 from models import BACKBONES
 
 DATASET = "ml-100k" if os.environ.get(DATA_VARIABLE) else "synthetic"
-TRAIN = sorted(name for name, method in METHODS.items() if method.kind == "gradients")
 # Validation figures of the last round, which both runs have evaluated.
 FIGURE = "NDCG@10"
 
@@ -74,20 +71,6 @@ def trained(settings: dict[str, Scalar]) -> Trained:
         lines = directory.rounds()
         figure = lines[-1]["validation"]["full"][FIGURE]
         return Trained([line["node_seconds"]["train"] for line in lines[1:]], figure, last_checkpoint(directory).shared)
-
-
-def combinations(methods: Sequence[str], backbones: Sequence[str]) -> list[tuple[str, str, str]]:
-    """(strategy, backbone, plug-in) of every method that trains, plug-ins before FCF."""
-    found = []
-    for name in methods:
-        for backbone in backbones:
-            for plug_in in ("none", *sorted(set(PLUG_INS) - {"none"})) if name == "fcf" else ("none",):
-                try:
-                    check_combination(RunConfig(strategy=name, backbone=backbone, personalization=plug_in))
-                except ConfigError:
-                    continue
-                found.append((name, backbone, plug_in))
-    return found
 
 
 def measure(

@@ -3,7 +3,8 @@
 Made-up users in a file, one run of the program over it, and what it took: seconds of the whole run and of a round,
 seconds of the one evaluation of all users after the last round, peak memory of the largest process, bytes that
 travelled per user and round, and what lies on the disk afterwards. `--dataset gowalla` takes a known data set in place
-of the file, `--settings '{"embedding-size": 32}'` changes any setting, `--json` prints JSON only.
+of the file, `--settings '{"embedding-size": 32}'` changes any setting, `--json` prints JSON only. `--all` measures
+every method with the models that `--backbones` names, plug-ins before FCF, and says of those that are refused why.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.combinations import TRAIN, combinations
 from benchmarks.machine import describe_machine
 from benchmarks.rounds import MEASURED, run_command
 from benchmarks.shapes import DATA_VARIABLE
 from benchmarks.tables import markdown
 from bouquet.config import Scalar
+from bouquet.methods import METHODS
 from bouquet.reporting.run_directory import RunDirectory
+from models import BACKBONES
 
 ITEMS, MEAN_LENGTH = 2000, 12.0
 
@@ -50,7 +55,7 @@ def measure(settings: Mapping[str, Scalar], nodes: int) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), _processor_seconds()
         command = [*MEASURED, *run_command(dict(settings), "local", nodes, str(out))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - begin
@@ -59,12 +64,12 @@ def measure(settings: Mapping[str, Scalar], nodes: int) -> dict[str, Any]:
         directory = RunDirectory(out)
         lines, summary = directory.rounds(), directory.read_summary()
         return {
-            "strategy": summary["strategy"],
             "users": summary["users"],
             "interactions": summary["interactions"],
             "a round": lines[-1]["asked"],
             "rounds": len(lines),
             "seconds": round(seconds, 1),
+            "processor_seconds": round(_processor_seconds() - before, 1),
             # The first round reads data and makes files.
             "seconds_per_round": round(statistics.median(_training(line) for line in lines[1:] or lines), 2),
             "evaluation_seconds": round(lines[-1]["seconds"]["evaluate"], 1),
@@ -76,6 +81,12 @@ def measure(settings: Mapping[str, Scalar], nodes: int) -> dict[str, Any]:
         }
 
 
+def _processor_seconds() -> float:
+    """Of all programs that were started from here and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def _training(line: Mapping[str, Any]) -> float:
     return float(line["seconds"]["total"] - line["seconds"]["evaluate"])
 
@@ -83,6 +94,25 @@ def _training(line: Mapping[str, Any]) -> float:
 def _allocated(folder: Path) -> int:
     """Bytes that the files under a folder take on the disk, holes left out."""
     return sum(512 * path.stat().st_blocks for path in folder.rglob("*") if path.is_file())
+
+
+def _measured(options: argparse.Namespace, common: Mapping[str, Scalar]) -> Iterator[dict[str, Any]]:
+    """A row for each method; with --all one that is refused has the reason in place of figures."""
+    strategies = options.strategies or (TRAIN if options.all else ["fedavg"])
+    for strategy, backbone, plug_in in combinations(strategies, options.backbones):
+        if plug_in != "none" and not options.all:
+            continue
+        of_row: dict[str, Scalar] = {"strategy": strategy, "backbone": backbone, "personalization": plug_in}
+        refused = ""
+        try:
+            row = {**of_row, **measure({**common, **of_row}, options.nodes)}
+        except RuntimeError as error:
+            if not options.all:
+                raise
+            refused = str(error).splitlines()[-1]
+            row = dict(of_row)
+        print(f"{strategy} on {backbone} with {plug_in}: {refused or 'measured'}", file=sys.stderr)
+        yield row | {"refused": refused} if options.all else row
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -94,28 +124,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--per-round", type=int, default=10_000, help="users who train in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--strategies", nargs="+", default=["fedavg"])
+    parser.add_argument("--strategies", nargs="+", choices=sorted(METHODS), help="fedavg; with --all, all that train")
+    parser.add_argument("--backbones", nargs="+", choices=sorted(BACKBONES), default=["mf"])
+    parser.add_argument("--all", action="store_true", help="plug-ins, too, and a row for what is refused")
     parser.add_argument("--settings", type=json.loads, default={}, help="more settings, as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     options = parser.parse_args(arguments)
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        given: dict[str, Scalar] = {"dataset": options.dataset}
-        users = options.users
+        common: dict[str, Scalar] = {"dataset": options.dataset}
         if not options.dataset:
             file = Path(folder) / "data.parquet"
-            write_users(file, users, options.items, options.mean_length)
-            given = {"dataset": "file", "data-file": str(file), "time-column": "time"}
+            write_users(file, options.users, options.items, options.mean_length)
+            common = {"dataset": "file", "data-file": str(file), "time-column": "time"}
         elif data := os.environ.get(DATA_VARIABLE):
-            given["data-dir"] = data
-        rounds = {"num-server-rounds": options.rounds, "evaluate-every": options.rounds}
-        for strategy in options.strategies:
-            share = {"fraction-train": min(1.0, options.per_round / users)}
-            rows.append(measure({**given, **rounds, **share, "strategy": strategy, **options.settings}, options.nodes))
+            common["data-dir"] = data
+        common |= {"num-server-rounds": options.rounds, "evaluate-every": options.rounds}
+        common |= {"fraction-train": min(1.0, options.per_round / options.users), **options.settings}
+        rows = list(_measured(options, common))
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        print(json.dumps(describe_machine(), indent=2), markdown(rows), sep="\n\n")
+        print(json.dumps(describe_machine(), indent=2), markdown(sorted(rows, key=len, reverse=True)), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bouquet.config import Scalar, check, parsed
+from bouquet.config import RunConfig, Scalar, check, parsed
 from bouquet.errors import ConfigError, MissingPackage
 from bouquet.experiments.baselines import ANOTHER_ROW
 from bouquet.experiments.chosen import Chosen, chosen_for
@@ -58,6 +58,7 @@ class Cell:
     """One row under one seed.
 
     Attributes:
+        row: as the file has it, but without printed figures where `-c` takes another data set than theirs.
         path: its results folder.
         settings: everything that it depends on; for a federated row a whole configuration.
         chosen: what of it a search chose, for the row itself.
@@ -94,6 +95,7 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
         over_all |= parse_pairs(text)
     cells: list[Cell] = []
     by_name: dict[str, dict[str, Scalar]] = {}
+    elsewhere = _is_elsewhere(table, base, over_all)
     for row in table.rows:
         try:
             own = row.centralized or row.variant_of
@@ -106,12 +108,21 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
         seedless = is_seedless(row.centralized or str(settings["strategy"]), not row.centralized, settings)
+        shown = row.model_copy(update={"printed": {}, "printed_source": ""}) if elsewhere else row
         seeds = row.seeds or table.seeds
         for seed in seeds[:1] if seedless else seeds:
             path = out / "cells" / row.name / f"seed-{seed}"
-            cells.append(Cell(row, seed, path, settings | {"seed": seed}, chosen, seedless, lacks))
+            cells.append(Cell(shown, seed, path, settings | {"seed": seed}, chosen, seedless, lacks))
     _require_shared(cells)
     return cells
+
+
+def _is_elsewhere(table: TableFile, base: Path, over_all: Mapping[str, Scalar]) -> bool:
+    """`-c` takes another data set than the file's, which its printed figures are of. All rows are on one."""
+    first = table.rows[0]
+    in_file = read_config_file(base / first.config) if first.config else {}
+    own = {**in_file, **table.settings, **first.settings}.get("dataset", RunConfig().dataset)
+    return over_all.get("dataset", own) != own
 
 
 def _row_settings(

@@ -263,7 +263,10 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
     for result in results:
         if result.row.printed:
             by_source.setdefault(result.row.printed_source or "source not given", []).append(result.row.title)
+    complete = {result.row.name for result in results}
     notes = [f"Printed figures of {', '.join(titles)}: {source}." for source, titles in by_source.items()]
+    if not by_source and any(row.printed for row in table.rows if row.name in complete):
+        notes.append("The printed figures in this table's file are of another data set, and left out.")
     chosen = [f"{result.title}: {words}" for result in results if (words := result.chosen())]
     if chosen:
         notes.append(
@@ -282,7 +285,6 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
             "Private tables moved by: distance of a user's own item table after its last training from where it began, "
             "over the norm of that; mean over users and over seeds that did not diverge."
         )
-    complete = {result.row.name for result in results}
     # By the names that --only takes: a row with leaky negatives often has the label of an honest one.
     missing = [row.name for row in table.rows if row.name not in complete]
     if missing:

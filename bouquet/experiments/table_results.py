@@ -155,9 +155,9 @@ def row_results(table: TableFile, cells: Sequence[Cell]) -> list[RowResult]:
     """
     results = []
     for row in table.rows:
-        paths = [cell.path for cell in cells if cell.row.name == row.name]
-        if all(_is_complete(RunDirectory(path)) for path in paths):
-            results.append(RowResult(row, [finished(path) for path in paths], table.part))
+        own = [cell for cell in cells if cell.row.name == row.name]
+        if all(_is_complete(RunDirectory(cell.path)) for cell in own):
+            results.append(RowResult(own[0].row, [finished(cell.path) for cell in own], table.part))
     runs = [run for result in results for run in result.runs]
     for run in runs[1:]:
         require_same_data(runs[0], run)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks.combinations import combinations
 
 
 def test_two_ways_of_training_are_rounding_apart(capsys):
@@ -23,7 +24,7 @@ def test_two_ways_of_training_are_rounding_apart(capsys):
 
 
 def test_plug_ins_stand_before_one_method():
-    assert gpu.combinations(["fcf", "local"], ["mf"]) == [
+    assert combinations(["fcf", "local"], ["mf"]) == [
         ("fcf", "mf", "none"),
         ("fcf", "mf", "ace"),
         ("fcf", "mf", "plgc"),

@@ -16,3 +16,17 @@ def test_what_a_run_took_is_told(capsys):
     assert 0 < found["up_per_user"] < found["down_per_user"]
     assert found["seconds"] > found["seconds_per_round"] > 0
     assert found["peak_mib"] > 50
+
+
+def test_of_all_methods_it_is_said_which_are_refused_and_why(capsys):
+    """SCAFFOLD's server needs more than sums, so that no noise makes it private; FCF's and its plug-ins' do not."""
+    sizes = {"--users": 60, "--items": 50, "--per-round": 60, "--rounds": 1, "--nodes": 1}
+    words = [str(word) for pair in sizes.items() for word in pair]
+    given = json.dumps({"dp-epsilon": 8.0, "embedding-size": 4, "local-epochs": 1})
+    scale.main([*words, "--all", "--strategies", "fcf", "scaffold", "--settings", given, "--json"])
+    found = {(row["strategy"], row["personalization"]): row for row in json.loads(capsys.readouterr().out)}
+    refused = found.pop(("scaffold", "none"))
+    assert "users" not in refused
+    assert refused["refused"].startswith("scaffold needs more of users than sums over them")
+    assert list(found) == [("fcf", "none"), ("fcf", "ace"), ("fcf", "plgc")]
+    assert all((row["users"], row["refused"]) == (60, "") for row in found.values())

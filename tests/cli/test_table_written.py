@@ -108,6 +108,36 @@ def test_figures_are_means_and_errors_over_seeds(small_table):
     assert lines["popularity", "full", "HR@10"]["printed"] == ""
 
 
+PRINTED_TABLE = """
+title = "Beside a paper"
+
+[settings]
+min-interactions = 3
+
+[[rows]]
+name = "popularity"
+centralized = "popularity"
+printed = {"sampled-99" = {"HR@10" = 0.412}}
+printed-source = "a paper, Table 2"
+"""
+ELSEWHERE = "The printed figures in this table's file are of another data set, and left out."
+
+
+def test_printed_figures_stand_beside_their_own_data_set_only(tmp_path, bouquet):
+    (tmp_path / "table.toml").write_text(PRINTED_TABLE)
+    rows = [f"{user},{(3 * user + place) % 20},{place}" for user in range(12) for place in range(4)]
+    (tmp_path / "data.csv").write_text("\n".join(["user,item,time", *rows]))
+    other = f'dataset="file" data-file="{tmp_path / "data.csv"}" time-column="time"'
+    for given, printed in (('dataset="synthetic"', "0.412"), (other, "")):
+        out = tmp_path / f"printed-{printed}"
+        ended = bouquet("table", tmp_path / "table.toml", "--out", out, "-c", given)
+        assert ended.status == 0, ended.err
+        line = csv_lines(out)["popularity", "sampled-99", "HR@10"]
+        assert (line["printed"], line["printed_source"]) == (printed, "a paper, Table 2" if printed else "")
+        text = (out / "table.md").read_text()
+        assert (ELSEWHERE in text, "Printed figures of popularity: a paper" in text) == (not printed, bool(printed))
+
+
 def by_seed(folder, row, seeds, candidates, metric):
     cells = [RunDirectory(folder / "cells" / row / f"seed-{seed}").read_users() for seed in seeds]
     order = [np.argsort(users) for users, _ in cells]
