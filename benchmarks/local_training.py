@@ -32,7 +32,7 @@ from bouquet.config import ModelOptions, Scalar, TrainingOptions, defaults, pars
 from bouquet.experiments.settings import option_classes
 from bouquet.randomness import SeededDraws
 from client_app.personalization import device_methods
-from client_app.personalization.base import Given
+from client_app.personalization.round import Given
 from client_app.training import BACKENDS, LocalTask
 from data_partition import training_negatives
 from models import BACKBONES

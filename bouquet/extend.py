@@ -41,14 +41,14 @@ if TYPE_CHECKING:
         Update as Update,
         Weighting as Weighting,
     )
-    from client_app.personalization.base import (
+    from client_app.personalization.base import Personalization as Personalization
+    from client_app.personalization.round import (
         GLOBAL as GLOBAL,
         PERSONAL as PERSONAL,
         Batch as Batch,
         Changes as Changes,
         Given as Given,
         OwnArrays as OwnArrays,
-        Personalization as Personalization,
         Pull as Pull,
         Tensors as Tensors,
         Tuning as Tuning,
@@ -83,9 +83,8 @@ _NAMES = {
     "strategies.federation.base": "BaseStrategy Extra",
     "strategies.numerics.server_optimizer": "ServerOptimizer",
     # The device's half.
-    "client_app.personalization.base": (
-        "GLOBAL PERSONAL Batch Changes Given OwnArrays Personalization Pull Tensors Tuning Working"
-    ),
+    "client_app.personalization.base": "Personalization",
+    "client_app.personalization.round": "GLOBAL PERSONAL Batch Changes Given OwnArrays Pull Tensors Tuning Working",
     "models.backbone": "HISTORY Backbone",
     "models.sequence": "SequenceBackbone",
     # Data sets.

@@ -26,7 +26,7 @@ from bouquet.arrays import initial_shared
 from bouquet.attacks import liars, target_of
 from bouquet.randomness import Purpose, normals
 from client_app.node.host import Host
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from client_app.training import LocalTask
 
 # Items whose mean the target is made equal to.

@@ -31,7 +31,7 @@ from client_app.node.host import Host
 from client_app.node.movement import LEAST
 from client_app.node.tasks import local_task, training_of
 from client_app.node.tensor_scoring import VIEW_BYTES, whole_catalogue
-from client_app.personalization.base import PERSONAL, Given, Tensors
+from client_app.personalization.round import PERSONAL, Given, Tensors
 from models import is_sequential
 
 # Lower ends of the groups, in training interactions.

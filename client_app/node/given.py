@@ -14,7 +14,7 @@ from bouquet.ragged import Ragged
 from bouquet.wire import EvaluateRequest, TrainRequest
 from client_app.node.groups import Prefixes
 from client_app.node.host import Host
-from client_app.personalization.base import Given
+from client_app.personalization.round import Given
 from client_app.state.private import PrivateState
 
 # Private arrays of this many bytes are held in memory at once.

@@ -22,7 +22,7 @@ from client_app.node.protection import limited, protect
 from client_app.node.tasks import after, local_task, negatives_of, rank, training_of, tune
 from client_app.node.told import Told, reports_of
 from client_app.node.updates import RowsCollector, SumCollector
-from client_app.personalization.base import Changes, Given
+from client_app.personalization.round import Changes, Given
 from client_app.state.private import PrivateState, Values
 from client_app.state.row_overrides import OwnRows, touched_rows
 from client_app.training import LocalTask

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from bouquet.config import PrivacyOptions
 from bouquet.randomness import Draws, Purpose, Words, normals
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 
 
 def protect(

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged, picked
-from client_app.personalization.base import Given, Personalization
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import Given
 from client_app.state.row_overrides import OwnRows
 from client_app.training.compiler import row_kernels
 from models import Backbone, MatrixFactorization, is_sequential

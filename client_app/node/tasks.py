@@ -21,7 +21,7 @@ from bouquet.ragged import Ragged, one_after_another
 from client_app.node.host import Host
 from client_app.node.lists import blocks
 from client_app.node.scoring import reads_histories, scorer
-from client_app.personalization.base import Changes, Given, Tuning
+from client_app.personalization.round import Changes, Given, Tuning
 from client_app.state.row_overrides import OwnRows
 from client_app.training import BACKENDS, Backend, LocalTask
 from data_partition import training_negatives

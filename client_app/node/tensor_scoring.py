@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bouquet.evaluation.evaluate import ScoreBlock
 from bouquet.ragged import Ragged, follow_one_another, positions
-from client_app.personalization.base import Given, Personalization, Tensors, Working
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import Given, Tensors, Working
 from client_app.state.row_overrides import OwnRows
 from client_app.training.compiled_gru import read_gru
 from client_app.training.compiler import gru_kernels

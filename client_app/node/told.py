@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_app.node.host import Host
-from client_app.personalization.base import Given
+from client_app.personalization.round import Given
 from client_app.training import LocalTask
 
 

@@ -10,7 +10,7 @@ from bouquet.packed import PackedArray, PackedRows
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Words
 from bouquet.wire import TrainReply
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from client_app.training.compiler import row_kernels
 
 

@@ -21,19 +21,9 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods.ace import ACEOptions
 from client_app.personalization.ace_compiled import train
 from client_app.personalization.ace_network import TransferNetwork
-from client_app.personalization.base import (
-    GLOBAL,
-    PERSONAL,
-    Batch,
-    Changes,
-    Given,
-    OwnArrays,
-    Personalization,
-    Pull,
-    Tensors,
-    Working,
-)
+from client_app.personalization.base import Personalization
 from client_app.personalization.fed3cr import centres, turned
+from client_app.personalization.round import GLOBAL, PERSONAL, Batch, Changes, Given, OwnArrays, Pull, Tensors, Working
 from models import Backbone
 
 if TYPE_CHECKING:

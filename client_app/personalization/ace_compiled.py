@@ -11,7 +11,7 @@ import numpy as np
 from bouquet.methods.ace import ACEOptions
 from bouquet.randomness import Purpose
 from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
-from client_app.personalization.base import GLOBAL, Changes
+from client_app.personalization.round import GLOBAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import enhanced_kernels, enhanced_ncf_kernels, row_kernels
 from client_app.training.network_layout import EmbeddingLayout, NetworkLayout, layout_of

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bouquet.arrays import Arrays, ArraySpec
 from bouquet.methods.ace import ACEOptions
-from client_app.personalization.base import Tensors
+from client_app.personalization.round import Tensors
 
 
 class TransferNetwork:

@@ -18,8 +18,9 @@ from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS
 from bouquet.methods.cf_fedsr import CFFedSROptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Words
-from client_app.personalization.base import Given, Personalization, Tuning
+from client_app.personalization.base import Personalization
 from client_app.personalization.profiles import mean_rows
+from client_app.personalization.round import Given, Tuning
 from models import Backbone
 
 _SAMPLED = CANDIDATE_SETS.index("sampled-99")

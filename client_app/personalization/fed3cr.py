@@ -25,7 +25,7 @@ from bouquet.arrays import ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.fed3cr import Fed3CROptions
 from client_app.personalization.ace_network import TransferNetwork
-from client_app.personalization.base import PERSONAL, Batch, Changes, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import Personalization
 from client_app.personalization.fed3cr_alternatives import COMPLEMENTARITY, CONSISTENCY, add_alternative
 from client_app.personalization.fed3cr_compiled import train
 from client_app.personalization.fed3cr_orthogonality import (
@@ -34,6 +34,7 @@ from client_app.personalization.fed3cr_orthogonality import (
     complementarity,
     cosine_complementarity,
 )
+from client_app.personalization.round import PERSONAL, Batch, Changes, Pull, Tensors, Working
 from models import Backbone
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from bouquet.methods.fed3cr import Fed3CROptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
 from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
-from client_app.personalization.base import PERSONAL, Changes
+from client_app.personalization.round import PERSONAL, Changes
 from client_app.training.compiler import views_kernels
 from client_app.training.threads import run_kernel
 

@@ -23,18 +23,9 @@ from bouquet.methods import only_embeddings
 from bouquet.methods.fedca import FedCAOptions, interpolate, interpolate_some
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Purpose, Words, laplace
-from client_app.personalization.base import (
-    Batch,
-    Changes,
-    Given,
-    OwnArrays,
-    Personalization,
-    Pull,
-    Tensors,
-    Working,
-    checked_personal,
-)
+from client_app.personalization.base import Personalization
 from client_app.personalization.proximal import Proximal
+from client_app.personalization.round import Batch, Changes, Given, OwnArrays, Pull, Tensors, Working, checked_personal
 from client_app.training.compiler import row_kernels
 from models import Backbone
 

@@ -18,8 +18,9 @@ from bouquet.arrays import exchanged
 from bouquet.config import Options, RunConfig
 from bouquet.methods import only_embeddings
 from bouquet.methods.fedprox import FedProxOptions
-from client_app.personalization.base import Batch, Given, OwnArrays, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import Personalization
 from client_app.personalization.proximal import Proximal
+from client_app.personalization.round import Batch, Given, OwnArrays, Pull, Tensors, Working
 from models import Backbone
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from bouquet.arrays import Array, ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.fedrap import FedRAPOptions
 from bouquet.ragged import picked
-from client_app.personalization.base import PERSONAL, SHARE, Batch, Given, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import PERSONAL, SHARE, Batch, Given, Pull, Tensors, Working
 from client_app.training.compiler import row_kernels
 from models import Backbone
 

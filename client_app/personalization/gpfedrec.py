@@ -23,8 +23,9 @@ from bouquet.arrays import Array
 from bouquet.config import Options, RunConfig
 from bouquet.errors import WireError
 from bouquet.methods.gpfedrec import GPFedRecOptions
-from client_app.personalization.base import Batch, Given, OwnArrays, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import Personalization
 from client_app.personalization.proximal import Proximal
+from client_app.personalization.round import Batch, Given, OwnArrays, Pull, Tensors, Working
 from models import Backbone
 
 if TYPE_CHECKING:

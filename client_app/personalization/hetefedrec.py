@@ -22,7 +22,8 @@ from torch import Tensor
 
 from bouquet.config import Options, RunConfig
 from bouquet.methods.hetefedrec import HeteFedRecOptions
-from client_app.personalization.base import Batch, Changes, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import Batch, Changes, Pull, Tensors, Working
 from client_app.training.compiled_ncf import fits_ncf, train_ncf
 from client_app.training.compiler import ncf_kernels
 from models import Backbone

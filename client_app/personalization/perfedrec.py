@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from bouquet.arrays import Array
 from bouquet.config import Options, RunConfig
 from bouquet.methods.perfedrec import PerFedRecOptions
-from client_app.personalization.base import GLOBAL, Given, OwnArrays, checked_personal
 from client_app.personalization.profiles import Profiled
+from client_app.personalization.round import GLOBAL, Given, OwnArrays, checked_personal
 from models import Backbone
 
 

@@ -13,7 +13,8 @@ from bouquet.arrays import exchanged
 from bouquet.config import Options, RunConfig
 from bouquet.methods import only_embeddings
 from bouquet.methods.pfedgraph import PFedGraphOptions
-from client_app.personalization.base import Given, OwnArrays, Personalization, checked_personal
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import Given, OwnArrays, checked_personal
 from models import Backbone
 
 

@@ -36,7 +36,12 @@ from torch import Tensor
 from bouquet.arrays import ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.plgc import PLGCOptions
-from client_app.personalization.base import (
+from client_app.personalization.base import Personalization
+from client_app.personalization.columns import correlated
+from client_app.personalization.plgc_alternatives import ALTERNATIVES
+from client_app.personalization.plgc_compiled import train
+from client_app.personalization.plgc_redundancy import NETWORKS, reduced, redundancy_and_slopes, represented
+from client_app.personalization.round import (
     GLOBAL,
     PERSONAL,
     SHARE,
@@ -44,15 +49,10 @@ from client_app.personalization.base import (
     Changes,
     Given,
     OwnArrays,
-    Personalization,
     Pull,
     Tensors,
     Working,
 )
-from client_app.personalization.columns import correlated
-from client_app.personalization.plgc_alternatives import ALTERNATIVES
-from client_app.personalization.plgc_compiled import train
-from client_app.personalization.plgc_redundancy import NETWORKS, reduced, redundancy_and_slopes, represented
 from models import Backbone
 
 if TYPE_CHECKING:

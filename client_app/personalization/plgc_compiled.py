@@ -10,8 +10,8 @@ import numpy as np
 
 from bouquet.methods.plgc import PLGCOptions
 from bouquet.randomness import Purpose
-from client_app.personalization.base import GLOBAL, Changes
 from client_app.personalization.plgc_redundancy import NETWORKS
+from client_app.personalization.round import GLOBAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import mixed_kernels, mixed_ncf_kernels, row_kernels
 from client_app.training.network_layout import EmbeddingLayout, NetworkLayout, layout_of

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client_app.personalization.base import Tensors
 from client_app.personalization.columns import column_shares, standardised, through
+from client_app.personalization.round import Tensors
 from client_app.training.compiler import redundancy_kernels
 from client_app.training.threads import run_kernel
 

@@ -18,7 +18,8 @@ from bouquet.arrays import Array
 from bouquet.config import Options, RunConfig
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Words
-from client_app.personalization.base import GLOBAL, Given, OwnArrays, Personalization
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import GLOBAL, Given, OwnArrays
 from models import Backbone
 
 _AS_SENT = "profile/item_embedding"

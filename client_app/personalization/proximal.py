@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from client_app.personalization.base import Pull, Tensors
+from client_app.personalization.round import Pull, Tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

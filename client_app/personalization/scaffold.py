@@ -28,7 +28,8 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods import only_embeddings
 from bouquet.methods.scaffold import ScaffoldOptions
 from bouquet.ragged import Ragged
-from client_app.personalization.base import Batch, Changes, Personalization, Pull, Tensors, Working
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import Batch, Changes, Pull, Tensors, Working
 from client_app.training.task import LocalTask
 from models import Backbone
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Array, Arrays
 from bouquet.ragged import Ragged, follow_one_another, one_after_another, positions
 from bouquet.row_batches import RowBatch
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from client_app.training.compiler import row_kernels
 
 

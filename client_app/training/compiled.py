@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bouquet.extras import missing
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
-from client_app.personalization.base import PERSONAL, Changes
+from client_app.personalization.round import PERSONAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import gru_kernels, kernels, ncf_kernels, row_kernels
 from client_app.training.plain import train_plain

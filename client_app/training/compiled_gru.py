@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose, Words
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from client_app.training.blocks import blocks
 from client_app.training.sequences import newest
 from client_app.training.task import LocalTask

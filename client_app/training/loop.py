@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
-from client_app.personalization.base import Batch, Changes
+from client_app.personalization.round import Batch, Changes
 from client_app.training.objective import losses, working_rows
 from client_app.training.sequences import newest, sequence_batch
 from client_app.training.task import LocalTask, batch_order

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.ragged import Ragged, positions
-from client_app.personalization.base import Batch, Tensors, Working
+from client_app.personalization.round import Batch, Tensors, Working
 from client_app.training.sequences import SequenceBatch
 from client_app.training.task import LocalTask
 from models import HISTORY, is_sequential

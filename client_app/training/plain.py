@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.ragged import Ragged
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from client_app.training.denormals import flushed_denormals
 from client_app.training.task import LocalTask, batch_order
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Purpose, Streams, draw, uniforms
-from client_app.personalization.base import Batch, Tensors
+from client_app.personalization.round import Batch, Tensors
 from client_app.training.task import LocalTask
 from client_app.training.torch_draws import uniforms_there
 from models import SequenceBackbone, is_sequential

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.ragged import Ragged, positions
-from client_app.personalization.base import Batch, Changes, Tensors, Working
+from client_app.personalization.round import Batch, Changes, Tensors, Working
 from client_app.training.objective import losses, sample_losses, working_rows
 from client_app.training.optimizers import SGD, Adam, like, surely_all
 from client_app.training.sequences import newest, samples_of, sequence_batch

@@ -23,7 +23,8 @@ from bouquet.arrays import Arrays, Specs
 from bouquet.config import TrainingOptions
 from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Purpose, Words, draw
-from client_app.personalization.base import Changes, Personalization
+from client_app.personalization.base import Personalization
+from client_app.personalization.round import Changes
 from client_app.training.compiler import kernels, row_kernels
 from models import Backbone
 

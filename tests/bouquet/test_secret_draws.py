@@ -15,7 +15,7 @@ from bouquet.randomness import Purpose, SeededDraws, draw, mix, normals, user_ke
 from bouquet.sealing import Seal
 from bouquet.secret_draws import SecretDraws
 from client_app.node.protection import protect
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from data_partition.negatives import decoy_items, training_negatives
 
 USER = user_keys(["ann"])

@@ -12,8 +12,8 @@ from bouquet.ragged import Ragged
 from client_app.node.host import host_of
 from client_app.node.scoring import scorer
 from client_app.node.tasks import after, backend_of, local_task, tune
-from client_app.personalization.base import Given, Tuning
 from client_app.personalization.cf_fedsr import InterestsAndTuning, interests
+from client_app.personalization.round import Given, Tuning
 from models import BACKBONES
 from tests.runs.helpers import small_settings
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.personalization.base import PERSONAL, Working
 from client_app.personalization.fed3cr import centres, consistency_loss
 from client_app.personalization.fed3cr_alternatives import (
     COMPLEMENTARITY,
@@ -16,6 +15,7 @@ from client_app.personalization.fed3cr_alternatives import (
     similarity,
 )
 from client_app.personalization.fed3cr_orthogonality import complementarity_loss, cosine_complementarity_loss
+from client_app.personalization.round import PERSONAL, Working
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
 

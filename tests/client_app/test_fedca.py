@@ -10,7 +10,6 @@ from bouquet.methods.fedca import FedCAOptions, interpolate, interpolate_some
 from bouquet.ragged import Ragged
 from bouquet.randomness import SeededDraws, laplace, streams, user_keys
 from client_app.personalization import fedca
-from client_app.personalization.base import Changes, Given
 from client_app.personalization.fedca import (
     MixedTable,
     gram_matrices,
@@ -18,6 +17,7 @@ from client_app.personalization.fedca import (
     mean_directions,
     right_singular_vectors,
 )
+from client_app.personalization.round import Changes, Given
 from client_app.training import BACKENDS
 from models import BACKBONES
 from tests.client_app.test_training import NUM_ITEMS, PAIRWISE, SIZES, make_task, outcome

@@ -10,8 +10,8 @@ from bouquet.config import ModelOptions, RunConfig
 from bouquet.errors import ConfigError
 from bouquet.methods.fedprox import FedProxOptions
 from bouquet.ragged import Ragged
-from client_app.personalization.base import Given
 from client_app.personalization.fedprox import ProximalTerm, sent
+from client_app.personalization.round import Given
 from client_app.training import BACKENDS
 from models import BACKBONES
 from tests.client_app.test_training import PAIRWISE, SIZES, make_task, outcome

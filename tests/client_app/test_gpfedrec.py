@@ -9,8 +9,8 @@ import torch
 from bouquet.config import ModelOptions, RunConfig
 from bouquet.errors import WireError
 from bouquet.methods.gpfedrec import GPFedRecOptions
-from client_app.personalization.base import Given
 from client_app.personalization.gpfedrec import GuidedTable, specific
+from client_app.personalization.round import Given
 from client_app.training import BACKENDS
 from models import BACKBONES
 from tests.client_app.test_training import PAIRWISE, SIZES, make_task, outcome

@@ -10,7 +10,7 @@ from bouquet.arrays import initial_private, initial_shared
 from bouquet.config import ModelOptions, TrainingOptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import SeededDraws, user_keys
-from client_app.personalization.base import PERSONAL
+from client_app.personalization.round import PERSONAL
 from client_app.training import BACKENDS, LocalTask, compiled
 from client_app.training.denormals import flushed_denormals
 from client_app.training.task import batch_order

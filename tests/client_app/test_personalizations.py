@@ -13,8 +13,8 @@ from bouquet.ragged import Ragged
 from bouquet.randomness import SeededDraws, user_keys
 from client_app.node.tensor_scoring import whole_catalogue
 from client_app.personalization import device_methods
-from client_app.personalization.base import Given
 from client_app.personalization.fed3cr import centres
+from client_app.personalization.round import Given
 from client_app.training import BACKENDS, LocalTask, stacked
 from client_app.training.objective import working_rows
 from client_app.training.sequences import newest

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from bouquet.errors import ConfigError
-from client_app.personalization.base import GLOBAL, PERSONAL, Batch, Given
 from client_app.personalization.plgc import cross_correlation, mixing_coefficient, redundancy_loss
 from client_app.personalization.plgc_alternatives import ALTERNATIVES
+from client_app.personalization.round import GLOBAL, PERSONAL, Batch, Given
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from client_app.personalization import plgc_compiled
-from client_app.personalization.base import GLOBAL
+from client_app.personalization.round import GLOBAL
 from client_app.training import compiled
 from client_app.training.compiler import row_kernels
 from tests.client_app import test_personalizations

@@ -13,7 +13,7 @@ from client_app.node.host import Host, host_of
 from client_app.node.scoring import reads_histories, scorer
 from client_app.node.tasks import rank
 from client_app.node.tensor_scoring import tensor_scorer
-from client_app.personalization.base import Given
+from client_app.personalization.round import Given
 from models import MatrixFactorization
 from tests.client_app.test_cf_fedsr import hosted
 from tests.runs.helpers import last_checkpoint, method, run_here, small_settings

@@ -15,7 +15,7 @@ from client_app.node import handlers
 from client_app.node.given import deployed
 from client_app.node.host import host_of
 from client_app.node.tasks import rank
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from client_app.state.private import PrivateState
 from client_app.state.row_overrides import OwnRows
 from tests.runs.helpers import small_settings

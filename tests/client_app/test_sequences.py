@@ -12,8 +12,9 @@ from bouquet.config import ModelOptions, Options, RunConfig, TrainingOptions
 from bouquet.methods.fedca import FedCAOptions
 from bouquet.ragged import Ragged
 from bouquet.randomness import SeededDraws, user_keys
-from client_app.personalization.base import Batch, Personalization
+from client_app.personalization.base import Personalization
 from client_app.personalization.fedca import MixedTable
+from client_app.personalization.round import Batch
 from client_app.training import BACKENDS, LocalTask, stacked
 from client_app.training.sequences import Dropout, newest, sequence_batch
 from models import BACKBONES

@@ -26,7 +26,7 @@ from client_app.node.handlers import evaluate, train
 from client_app.node.histories import histories_of
 from client_app.node.host import host_of
 from client_app.node.protection import protect
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from data_partition import load
 from tests.runs.helpers import method, run_here, small_settings
 

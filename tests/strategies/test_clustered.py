@@ -13,9 +13,9 @@ from bouquet.packed import PackedRows
 from bouquet.ragged import Ragged
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
-from client_app.personalization.base import GLOBAL, Given
 from client_app.personalization.perfedrec import ThreeLevels
 from client_app.personalization.profiles import mean_rows
+from client_app.personalization.round import GLOBAL, Given
 from models import BACKBONES
 from strategies.clustered import evenly
 from strategies.federation.roster import Roster

@@ -12,8 +12,8 @@ from bouquet.methods.pfedgraph import PFedGraphOptions
 from bouquet.packed import PackedRows
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
-from client_app.personalization.base import Given
 from client_app.personalization.pfedgraph import MixedModel
+from client_app.personalization.round import Given
 from models import BACKBONES
 from strategies.federation.roster import Roster
 from strategies.pfedgraph import PFedGraph, collaboration_graph

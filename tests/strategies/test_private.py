@@ -18,7 +18,7 @@ from bouquet.randomness import Purpose, streams, user_keys
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import WITHIN, TrainReply
 from client_app.node.protection import limited, norms
-from client_app.personalization.base import Changes
+from client_app.personalization.round import Changes
 from strategies.federation.private import LEDGER, PrivateSums, _fresh, noisy
 
 SPECS = {"item_embedding": ArraySpec((50, 4), by_item=True), "bias": ArraySpec((3,))}
