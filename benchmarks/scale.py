@@ -109,10 +109,11 @@ def _measured(options: argparse.Namespace, common: Mapping[str, Scalar]) -> Iter
         except RuntimeError as error:
             if not options.all:
                 raise
-            refused = str(error).splitlines()[-1]
+            refused = (str(error).splitlines() or ["it ended without a word"])[-1]
             row = dict(of_row)
-        print(f"{strategy} on {backbone} with {plug_in}: {refused or 'measured'}", file=sys.stderr)
-        yield row | {"refused": refused} if options.all else row
+        row = row | {"refused": refused} if options.all else row
+        print(json.dumps(row), file=sys.stderr)  # what was measured stands, whatever comes later
+        yield row
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
