@@ -95,7 +95,7 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
         over_all |= parse_pairs(text)
     cells: list[Cell] = []
     by_name: dict[str, dict[str, Scalar]] = {}
-    elsewhere = _is_elsewhere(table, base, over_all)
+    own_data: dict[str, Scalar] = {}
     for row in table.rows:
         try:
             own = row.centralized or row.variant_of
@@ -105,9 +105,11 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
             else:
                 settings, lacks = _row_settings(row, base, table.settings, over_all, chosen)
             by_name[row.name] = settings
+            own_data[row.name] = own_data.get(row.variant_of) or _own_data(row, base, table.settings)
         except ConfigError as error:
             raise ConfigError(f"Row '{row.name}': {error}") from None
         seedless = is_seedless(row.centralized or str(settings["strategy"]), not row.centralized, settings)
+        elsewhere = "dataset" in over_all and over_all["dataset"] != own_data[row.name]
         shown = row.model_copy(update={"printed": {}, "printed_source": ""}) if elsewhere else row
         seeds = row.seeds or table.seeds
         for seed in seeds[:1] if seedless else seeds:
@@ -117,12 +119,10 @@ def cells_of(table: TableFile, base: Path, out: Path, overrides: Sequence[str]) 
     return cells
 
 
-def _is_elsewhere(table: TableFile, base: Path, over_all: Mapping[str, Scalar]) -> bool:
-    """`-c` takes another data set than the file's, which its printed figures are of. All rows are on one."""
-    first = table.rows[0]
-    in_file = read_config_file(base / first.config) if first.config else {}
-    own = {**in_file, **table.settings, **first.settings}.get("dataset", RunConfig().dataset)
-    return over_all.get("dataset", own) != own
+def _own_data(row: Row, base: Path, common: Mapping[str, Scalar]) -> Scalar:
+    """The data set that a row has without `-c`, which its printed figures are of."""
+    in_file = read_config_file(base / row.config) if row.config else {}
+    return {**in_file, **common, **row.settings}.get("dataset", RunConfig().dataset)
 
 
 def _row_settings(

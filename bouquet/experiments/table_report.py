@@ -265,7 +265,8 @@ def _notes(table: TableFile, results: Sequence[RowResult]) -> list[str]:
             by_source.setdefault(result.row.printed_source or "source not given", []).append(result.row.title)
     complete = {result.row.name for result in results}
     notes = [f"Printed figures of {', '.join(titles)}: {source}." for source, titles in by_source.items()]
-    if not by_source and any(row.printed for row in table.rows if row.name in complete):
+    shown = {result.row.name for result in results if result.row.printed}
+    if any(row.printed for row in table.rows if row.name in complete - shown):
         notes.append("The printed figures in this table's file are of another data set, and left out.")
     chosen = [f"{result.title}: {words}" for result in results if (words := result.chosen())]
     if chosen:
