@@ -97,21 +97,18 @@ def _allocated(folder: Path) -> int:
 
 
 def _measured(options: argparse.Namespace, common: Mapping[str, Scalar]) -> Iterator[dict[str, Any]]:
-    """A row for each method; with --all one that is refused has the reason in place of figures."""
+    """A row for each method; with --all one that failed or was refused has its last words in place of figures."""
     strategies = options.strategies or (TRAIN if options.all else ["fedavg"])
     for strategy, backbone, plug_in in combinations(strategies, options.backbones):
         if plug_in != "none" and not options.all:
             continue
         of_row: dict[str, Scalar] = {"strategy": strategy, "backbone": backbone, "personalization": plug_in}
-        refused = ""
         try:
             row = {**of_row, **measure({**common, **of_row}, options.nodes)}
         except RuntimeError as error:
             if not options.all:
                 raise
-            refused = (str(error).splitlines() or ["it ended without a word"])[-1]
-            row = dict(of_row)
-        row = row | {"refused": refused} if options.all else row
+            row = {**of_row, "not measured": (str(error).splitlines() or ["it ended without a word"])[-1]}
         print(json.dumps(row), file=sys.stderr)  # what was measured stands, whatever comes later
         yield row
 
@@ -127,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--strategies", nargs="+", choices=sorted(METHODS), help="fedavg; with --all, all that train")
     parser.add_argument("--backbones", nargs="+", choices=sorted(BACKBONES), default=["mf"])
-    parser.add_argument("--all", action="store_true", help="plug-ins, too, and a row for what is refused")
+    parser.add_argument("--all", action="store_true", help="plug-ins, too, and a row for what is refused or fails")
     parser.add_argument("--settings", type=json.loads, default={}, help="more settings, as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     options = parser.parse_args(arguments)
@@ -145,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        print(json.dumps(describe_machine(), indent=2), markdown(sorted(rows, key=len, reverse=True)), sep="\n\n")
+        print(json.dumps(describe_machine(), indent=2), markdown(rows), sep="\n\n")
 
 
 if __name__ == "__main__":
