@@ -27,6 +27,7 @@ from bouquet.needs import bytes_of
 from bouquet.packed import PackedRows
 from bouquet.wire import TrainReply, Update
 from strategies.averaging import FCF
+from strategies.fedca import mix
 from strategies.federation.base import Extra
 from strategies.numerics.checks import refuse_option
 
@@ -86,14 +87,6 @@ def neighbour_graph(similarity: Matrix, threshold: float, graph: Graph = "simila
     return np.asarray(near / near.sum(axis=1, keepdims=True))
 
 
-def convolve(power: Matrix, tables: Array) -> None:
-    """Σ_v (A^L)_uv of the users' tables [n, m, …], in their place; sums are in float64."""
-    flat = tables.reshape(len(tables), -1)
-    for begin in range(0, flat.shape[1], BLOCK_VALUES):
-        part = slice(begin, begin + BLOCK_VALUES)
-        flat[:, part] = power @ flat[:, part].astype(np.float64)
-
-
 class GPFedRec(FCF):
     """The common item tables, and for each user what sets its own apart from them."""
 
@@ -135,7 +128,7 @@ class GPFedRec(FCF):
         power = np.linalg.matrix_power(adjacency, self.options.gpfedrec_layers)
         mean = {}
         for name, values in changes.items():
-            convolve(power, values)
+            mix(power, flat := values.reshape(len(trained), len(values[0]), -1), out=flat)  # a bias has no third axis
             mean[name] = values.mean(axis=0, dtype=np.float64)
             values -= mean[name].astype(np.float32)
             self.apart[name][trained] = values

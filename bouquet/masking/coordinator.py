@@ -14,21 +14,12 @@ import numpy as np
 from bouquet.errors import WireError
 from bouquet.masking.fixed import Whole
 from bouquet.masking.graph import LEAST_NODES, Graph
+from bouquet.masking.key_messages import KeysReply, SharesReply, SharesRequest
 from bouquet.masking.keys import SEALED, MaskKey, Public, commitment, mask_public, self_mask
 from bouquet.masking.masks import add_masks, zeros
-from bouquet.masking.messages import (
-    AgreeReply,
-    AgreeRequest,
-    InputRequest,
-    KeysReply,
-    Rules,
-    SharesReply,
-    SharesRequest,
-    UnmaskReply,
-    UnmaskRequest,
-    agreed,
-)
+from bouquet.masking.rules import Rules
 from bouquet.masking.shares import combine
+from bouquet.masking.sum_messages import AgreeReply, AgreeRequest, InputRequest, UnmaskReply, UnmaskRequest, agreed
 
 # With wrong shares among the right ones, so many choices are tried; of one liar's as many as shares are needed do.
 _TRIES = 200

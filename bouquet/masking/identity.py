@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bouquet.errors import ConfigError, WireError
-from bouquet.masking.messages import KeysReply, SharesRequest
+from bouquet.masking.key_messages import KeysReply, SharesRequest
 from bouquet.masking.names import AUTHORITY, CERTIFICATE, KEY, USE
 
 if TYPE_CHECKING:

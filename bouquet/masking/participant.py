@@ -16,23 +16,20 @@ import numpy as np
 from bouquet.errors import WireError
 from bouquet.masking.fixed import Whole
 from bouquet.masking.graph import LEAST_NODES, Graph
+from bouquet.masking.key_messages import KeysReply, KeysRequest, SharesReply, SharesRequest
 from bouquet.masking.keys import PUBLIC, Channels, MaskKey, Public, Secrets, self_mask
 from bouquet.masking.masks import add_masks
-from bouquet.masking.messages import (
+from bouquet.masking.rules import Rules
+from bouquet.masking.shares import SECRET, split
+from bouquet.masking.sum_messages import (
     AgreeReply,
     AgreeRequest,
     InputRequest,
-    KeysReply,
-    KeysRequest,
     MaskedInput,
-    Rules,
-    SharesReply,
-    SharesRequest,
     UnmaskReply,
     UnmaskRequest,
     agreed,
 )
-from bouquet.masking.shares import SECRET, split
 
 STAGES = ("keys", "shares", "input", "agree", "unmask")
 

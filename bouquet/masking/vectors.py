@@ -23,7 +23,7 @@ from bouquet.cells import FINE, Cells, CellSpec
 from bouquet.errors import ConfigError, WireError
 from bouquet.masking.fixed import Bits, FixedPoint, Whole, dtype_of
 from bouquet.masking.graph import least
-from bouquet.masking.messages import Rules
+from bouquet.masking.rules import Rules
 from bouquet.packed import PackedArray
 from bouquet.randomness import normals
 from bouquet.secret_draws import SecretStreams

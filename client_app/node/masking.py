@@ -16,17 +16,11 @@ from bouquet.config import Settings, parsed
 from bouquet.errors import ConfigError, WireError
 from bouquet.masking.fixed import Whole
 from bouquet.masking.identity import Registered
-from bouquet.masking.messages import (
-    AgreeRequest,
-    InputRequest,
-    KeysRequest,
-    Rules,
-    SharesRequest,
-    UnmaskRequest,
-    said_beside,
-)
+from bouquet.masking.key_messages import KeysRequest, SharesRequest
 from bouquet.masking.names import CERTIFICATE
 from bouquet.masking.participant import Participant
+from bouquet.masking.rules import Rules
+from bouquet.masking.sum_messages import AgreeRequest, InputRequest, UnmaskRequest, said_beside
 from bouquet.masking.vectors import Layout, model_digest, refuse_length
 from bouquet.policy import Policy
 from bouquet.wire import TrainReply, TrainRequest

@@ -22,22 +22,9 @@ from bouquet.errors import ConfigError, RunFailed, WireError
 from bouquet.masking.coordinator import Coordinator
 from bouquet.masking.fixed import Whole
 from bouquet.masking.identity import Members
-from bouquet.masking.messages import (
-    AGREE,
-    KEYS,
-    LONGEST_CERTIFICATE,
-    OVERHEAD,
-    SHARES,
-    UNMASK,
-    AgreeReply,
-    KeysReply,
-    KeysRequest,
-    MaskedInput,
-    Rules,
-    SharesReply,
-    UnmaskReply,
-    said_beside,
-)
+from bouquet.masking.key_messages import KEYS, LONGEST_CERTIFICATE, SHARES, KeysReply, KeysRequest, SharesReply
+from bouquet.masking.rules import Rules
+from bouquet.masking.sum_messages import AGREE, OVERHEAD, UNMASK, AgreeReply, MaskedInput, UnmaskReply, said_beside
 from bouquet.masking.vectors import Layout, model_digest, refuse_length
 from bouquet.randomness import Words
 from bouquet.records import message_bytes

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from bouquet.masking.identity import Members, Registered
-from bouquet.masking.messages import KeysRequest
+from bouquet.masking.key_messages import KeysRequest
 from bouquet.masking.participant import Participant
 from tests.conftest import REPOSITORY
 from tests.runs.helpers import bouquet

@@ -11,20 +11,10 @@ from flwr.app import RecordDict
 from bouquet.masking.coordinator import Coordinator
 from bouquet.masking.fixed import Whole
 from bouquet.masking.graph import LEAST_NODES
-from bouquet.masking.messages import (
-    AgreeReply,
-    AgreeRequest,
-    InputRequest,
-    KeysReply,
-    KeysRequest,
-    MaskedInput,
-    Rules,
-    SharesReply,
-    SharesRequest,
-    UnmaskReply,
-    UnmaskRequest,
-)
+from bouquet.masking.key_messages import KeysReply, KeysRequest, SharesReply, SharesRequest
 from bouquet.masking.participant import Identity, Participant
+from bouquet.masking.rules import Rules
+from bouquet.masking.sum_messages import AgreeReply, AgreeRequest, InputRequest, MaskedInput, UnmaskReply, UnmaskRequest
 
 SERIES, ROUND, MODEL = "series", 3, b"model"
 Change = Callable[[str, int, object], object]

@@ -12,20 +12,10 @@ from flwr.app import RecordDict
 
 from bouquet.errors import WireError
 from bouquet.masking.coordinator import Coordinator
-from bouquet.masking.messages import (
-    AgreeReply,
-    AgreeRequest,
-    InputRequest,
-    KeysReply,
-    KeysRequest,
-    MaskedInput,
-    Rules,
-    SharesReply,
-    SharesRequest,
-    UnmaskReply,
-    UnmaskRequest,
-)
+from bouquet.masking.key_messages import KeysReply, KeysRequest, SharesReply, SharesRequest
 from bouquet.masking.participant import Participant
+from bouquet.masking.rules import Rules
+from bouquet.masking.sum_messages import AgreeReply, AgreeRequest, InputRequest, MaskedInput, UnmaskReply, UnmaskRequest
 from bouquet.records import values_of
 from tests.masking.protocol import MODEL, ROUND, SERIES, numbers
 from tests.runs.mutations import mutated

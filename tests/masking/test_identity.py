@@ -10,8 +10,9 @@ import pytest
 from bouquet.deployment.keys import certify, make_keys, make_node_keys
 from bouquet.errors import ConfigError, WireError
 from bouquet.masking.identity import Members, Registered
-from bouquet.masking.messages import KeysRequest, Rules, SharesRequest
+from bouquet.masking.key_messages import KeysRequest, SharesRequest
 from bouquet.masking.participant import Participant
+from bouquet.masking.rules import Rules
 from tests.masking.protocol import ROUND, SERIES, numbers, secure_sum
 
 NODES = 4

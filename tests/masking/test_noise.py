@@ -8,7 +8,7 @@ import pytest
 from bouquet.arrays import ArraySpec
 from bouquet.masking.coordinator import sum_of
 from bouquet.masking.graph import least
-from bouquet.masking.messages import Rules
+from bouquet.masking.rules import Rules
 from bouquet.masking.vectors import Layout
 from bouquet.packed import PackedArray
 

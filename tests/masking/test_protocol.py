@@ -13,11 +13,13 @@ from bouquet.errors import WireError
 from bouquet.masking.coordinator import sum_of
 from bouquet.masking.fixed import FixedPoint
 from bouquet.masking.graph import Graph, least
+from bouquet.masking.key_messages import KeysReply, KeysRequest, SharesRequest
 from bouquet.masking.keys import Channels, MaskKey, Secrets, commitment, mask_public, self_mask
 from bouquet.masking.masks import add_masks
-from bouquet.masking.messages import AgreeRequest, KeysReply, KeysRequest, Rules, SharesRequest
 from bouquet.masking.participant import Participant
+from bouquet.masking.rules import Rules
 from bouquet.masking.shares import combine, split
+from bouquet.masking.sum_messages import AgreeRequest
 from tests.masking.protocol import MODEL, ROUND, SERIES, numbers, secure_sum
 
 STAGES = ("keys", "shares", "input", "agree", "unmask")

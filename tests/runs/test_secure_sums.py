@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from bouquet.errors import ConfigError, RunFailed
-from bouquet.masking.messages import AGREE, KEYS, SHARES, UNMASK, Rules, SharesRequest
+from bouquet.masking.key_messages import KEYS, SHARES, SharesRequest
+from bouquet.masking.rules import Rules
+from bouquet.masking.sum_messages import AGREE, UNMASK
 from bouquet.masking.vectors import refuse_length
 from bouquet.methods import METHODS
 from bouquet.records import values_of

@@ -12,8 +12,9 @@ from bouquet.methods.gpfedrec import GPFedRecOptions
 from bouquet.packed import PackedRows
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import TrainReply
+from strategies.fedca import mix
 from strategies.federation.roster import Roster
-from strategies.gpfedrec import GPFedRec, convolve, cosine_similarity, inner_products, neighbour_graph
+from strategies.gpfedrec import GPFedRec, cosine_similarity, inner_products, neighbour_graph
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
 PAPER = {"server_optimizer": "sgd", "server_learning_rate": 1.0}
@@ -87,7 +88,7 @@ def test_nobody_is_above_a_mean_that_all_are_at(count, level, graph):
 def test_convolution_by_hand(layers):
     """A = (1/2 1/2; 0 1) on 4 and 8: 6 and 8, and once more 7 and 8."""
     tables = np.array([[[4.0]], [[8.0]]], np.float32)
-    convolve(np.linalg.matrix_power([[0.5, 0.5], [0, 1]], layers), tables)
+    mix(np.linalg.matrix_power([[0.5, 0.5], [0, 1]], layers), tables, out=tables)
     assert tables.ravel().tolist() == [[6, 8], [7, 8]][layers - 1]
 
 
@@ -142,8 +143,7 @@ def test_every_users_table_is_a_mean_of_some_users_tables(tables, gamma, graph, 
     np.testing.assert_allclose(adjacency.sum(axis=1), 1)
     for row in adjacency:
         assert len(np.unique(row[row > 0])) == 1
-    made = changes.copy()
-    convolve(np.linalg.matrix_power(adjacency, layers), made)
+    made = mix(np.linalg.matrix_power(adjacency, layers), changes)
     margin = 1e-5 * np.abs(changes).max()
     assert (made >= changes.min(axis=0) - margin).all()
     assert (made <= changes.max(axis=0) + margin).all()
