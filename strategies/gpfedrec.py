@@ -128,7 +128,8 @@ class GPFedRec(FCF):
         power = np.linalg.matrix_power(adjacency, self.options.gpfedrec_layers)
         mean = {}
         for name, values in changes.items():
-            mix(power, flat := values.reshape(len(trained), len(values[0]), -1), out=flat)  # a bias has no third axis
+            flat = values.reshape(len(trained), len(values[0]), -1)  # a view: a bias has no third axis
+            mix(power, flat, out=flat)
             mean[name] = values.mean(axis=0, dtype=np.float64)
             values -= mean[name].astype(np.float32)
             self.apart[name][trained] = values

@@ -34,8 +34,7 @@ KEYS, SHARES = "query.keys", "query.shares"
 
 MOST_NODES = 2**16
 LONGEST_CERTIFICATE, LONGEST_ENDORSEMENT = 4096, 256
-
-VERSION = 1
+_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class SharesRequest:
         """T: the round, the rules and all keys."""
         said = f"{rules.neighbors} {rules.threshold!r} {rules.clip!r} {rules.bits} {rules.noise!r}".encode()
         parts = (part for found in self.keys for part in (found.public, found.certificate, found.endorsement))
-        return digest(b"transcript %d" % VERSION, self.series, self.round, said, *parts)
+        return digest(b"transcript %d" % _VERSION, self.series, self.round, said, *parts)
 
 
 @dataclass(frozen=True)

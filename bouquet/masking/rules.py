@@ -9,7 +9,7 @@ from bouquet.masking.fixed import Bits
 
 @dataclass(frozen=True)
 class Rules:
-    """What is agreed before the first round, and covered by every signature.
+    """What each round's transcript says beside the keys.
 
     Attributes:
         neighbors: k; 0: all others.

@@ -84,12 +84,20 @@ def test_nobody_is_above_a_mean_that_all_are_at(count, level, graph):
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_convolution_by_hand(layers):
-    """A = (1/2 1/2; 0 1) on 4 and 8: 6 and 8, and once more 7 and 8."""
-    tables = np.array([[[4.0]], [[8.0]]], np.float32)
-    mix(np.linalg.matrix_power([[0.5, 0.5], [0, 1]], layers), tables, out=tables)
-    assert tables.ravel().tolist() == [[6, 8], [7, 8]][layers - 1]
+@pytest.mark.parametrize(("layers", "first"), [(1, [4, 8 / 3, 2]), (2, [10 / 3, 26 / 9, 7 / 3])])
+def test_layers_by_hand(tmp_path, layers, first):
+    """Q = (4, 0), (4, 4), (0, 4) from C = 0: s_12 = s_23 = 1/√2, s_13 = 0, whose mean is .471.
+
+    So A = (1/2 1/2 0; 1/3 1/3 1/3; 0 1/2 1/2), as everybody is its own neighbour. The first column of Q, (4, 4, 0),
+    becomes (4, 8/3, 2), and in a second layer (10/3, 26/9, 7/3); the second column is the same from the other end.
+    """
+    method = strategy(tmp_path, items=1, gpfedrec_layers=layers)
+    shared = {"item_embedding": np.zeros((1, 2), np.float32)}
+    changes = [[[4, 0]], [[4, 4]], [[0, 4]]]
+    found = method.aggregate(1, shared, [reply(*changes)], [np.arange(3)])["item_embedding"]
+    made = np.stack([first, first[::-1]], axis=1)[:, None]
+    np.testing.assert_allclose(found, made.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(found + method.personal(np.arange(3))["item_embedding"], made, rtol=1e-6)
 
 
 def test_a_round_by_hand(tmp_path):
