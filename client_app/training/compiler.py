@@ -21,6 +21,9 @@ from bouquet.files import write_atomically
 
 # They are copied together, because one may import another (`from .kernels import …`).
 _MODULES = (
+    "kernels_compile",
+    "kernels_batches",
+    "kernels_logistic",
     "kernels",
     "row_kernels",
     "kernels_small",
@@ -46,6 +49,11 @@ _MODULES = (
 def kernels() -> ModuleType | None:
     """The compiled kernels, or None where numba is not installed."""
     return _load("kernels")
+
+
+def batch_kernels() -> ModuleType | None:
+    """The compiled order of batches, or None where numba is not installed."""
+    return _load("kernels_batches")
 
 
 def row_kernels() -> ModuleType | None:

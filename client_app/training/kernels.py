@@ -10,173 +10,20 @@ of two layouts: by columns [d, rows] where a step visits all or a good part of i
 fill vector registers, and by rows where a step visits few of them. Every user writes to its own slices only, so the
 result does not depend on how many threads there are.
 
-This module imports nothing of the project: it is compiled from a copy in a per-user folder, where the compiled code
-is found again by every later process (see `compiled`).
+This module imports nothing of the project but the kernels beside it: they are compiled from copies in a per-user
+folder, where the compiled code is found again by every later process (see `compiler`).
 """
 
 from __future__ import annotations
 
-import math
-
-import numba
 import numpy as np
 
-# Sums may be reordered into vector registers; NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+from .kernels_batches import _count, _count_all, _order, _take
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials, _log1p, _loss, _slopes
+
 # Up to so many rows per sample of a batch it is cheaper to visit all rows by columns than the batch's rows one by one.
 ROWS_PER_SAMPLE = 2
-
-
-@_compile
-def _mix(word):
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@_compile
-def _order(stream, epoch, size, batch_size, keys, buckets, first, order):
-    """Positions 0 … size - 1 in batches, in ascending order of their random keys.
-
-    Key i is number i + epoch * 2**32 of the stream, as in `task.batch_order`. Keys are uniform, so a sort into as
-    many buckets as keys is almost complete; it is completed only where a batch ends inside a bucket, because the
-    order within a batch changes nothing.
-    """
-    buckets[: size + 1] = 0
-    for i in range(size):
-        counter = np.uint64(i) + (np.uint64(epoch) << np.uint64(32)) + np.uint64(1)
-        keys[i] = _mix(stream + counter * np.uint64(0x9E3779B97F4A7C15))
-        first[i] = ((keys[i] >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)
-    for i in range(size):  # a loop of its own: the one above fills vector registers
-        buckets[first[i] + 1] += 1
-    for i in range(size):
-        buckets[i + 1] += buckets[i]
-    for i in range(size):
-        order[buckets[first[i]]] = i
-        buckets[first[i]] += 1
-    for boundary in range(batch_size, size, batch_size):
-        bucket = first[order[boundary]]
-        begin = buckets[bucket - 1] if bucket > 0 else 0
-        for i in range(begin + 1, buckets[bucket]):
-            moved, j = order[i], i - 1
-            while j >= begin and keys[order[j]] > keys[moved]:
-                order[j + 1] = order[j]
-                j -= 1
-            order[j + 1] = moved
-
-
-@_compile
-def batch_orders(stream, indptr, epoch, batch_size, out):
-    """The order of every user's samples in one epoch: out[indptr[u]:indptr[u + 1]] for user u."""
-    longest = 0
-    for user in range(len(stream)):
-        longest = max(longest, indptr[user + 1] - indptr[user])
-    keys, buckets = np.empty(longest, np.uint64), np.empty(longest + 1, np.int64)
-    first = np.empty(longest, np.int64)
-    for user in range(len(stream)):
-        start, size = indptr[user], indptr[user + 1] - indptr[user]
-        _order(stream[user], epoch, size, batch_size, keys, buckets, first, out[start : start + size])
-
-
-@_compile
-def _exponentials(logits, size, out, exponents, powers):
-    """out = exp(-|logits|).
-
-    In float32, exp(x) = 2^n 2^f with n + f = x log2(e) and a polynomial for 2^f (relative error 2e-7), in loops that
-    the compiler turns into vector instructions; `powers` is the memory of `exponents` read as float32, so that a
-    shifted integer is the power of two.
-    """
-    if out.itemsize == 8:
-        for i in range(size):
-            out[i] = math.exp(-abs(logits[i]))
-        return
-    for i in range(size):
-        x = max(np.float32(-1.442695040888963) * abs(np.float32(logits[i])), np.float32(-126.0))
-        n = np.floor(x)
-        f = x - n
-        y = np.float32(2.1579014e-4)
-        y = y * f + np.float32(1.2474251e-3)
-        y = y * f + np.float32(9.6752245e-3)
-        y = y * f + np.float32(5.5485100e-2)
-        y = y * f + np.float32(0.24022943)
-        y = y * f + np.float32(0.69314703)
-        out[i] = y * f + np.float32(1.0)
-        exponents[i] = (np.int32(n) + np.int32(127)) << np.int32(23)
-    for i in range(size):
-        out[i] *= powers[i]
-
-
-@_compile
-def _log1p(values, size, out):
-    """out = log(1 + values) for values in [0, 1]; in float32 by a polynomial (relative error 4e-7)."""
-    if out.itemsize == 8:
-        for i in range(size):
-            out[i] = math.log1p(values[i])
-        return
-    for i in range(size):
-        x = np.float32(values[i])
-        y = np.float32(-0.00857468)
-        y = y * x + np.float32(0.04421419)
-        y = y * x + np.float32(-0.10785368)
-        y = y * x + np.float32(0.17757024)
-        y = y * x + np.float32(-0.24499612)
-        y = y * x + np.float32(0.33276177)
-        y = y * x + np.float32(-0.49997449)
-        y = y * x + np.float32(0.99999981)
-        out[i] = y * x
-
-
-@_compile
-def _count(here, order, start, stop, num_positives, positives, samples, listed):
-    """Count a batch's positives and all its samples by row, and list its distinct rows."""
-    active = 0
-    for i in range(start, stop):
-        row = here[order[i]]
-        if samples[row] == 0:
-            listed[active] = row
-            active += 1
-        samples[row] += 1
-        if order[i] < num_positives:
-            positives[row] += 1
-    return active
-
-
-@_compile
-def _count_all(here, order, start, stop, num_positives, positives, samples):
-    """Count a batch's positives and all its samples by row, of all rows: nothing is guessed, so nothing wrongly."""
-    one = samples.dtype.type(1)
-    for i in range(start, stop):
-        sample = order[i]
-        row = here[sample]
-        samples[row] += one
-        positives[row] += one * (sample < num_positives)
-
-
-@_compile
-def _take(counts, listed, active, out):
-    """out = counts[listed]; those counts are zero again."""
-    for i in range(active):
-        out[i] = counts[listed[i]]
-        counts[listed[i]] = 0
-
-
-@_compile
-def _slopes(positives, samples, size, logits, small, scale, slopes):
-    """c_r of the module's equation; scale = 1 / N, small = exp(-|z|)."""
-    one = slopes.dtype.type(1)
-    for i in range(size):
-        numerator = one if logits[i] >= 0 else small[i]
-        slopes[i] = (samples[i] * (numerator / (one + small[i])) - positives[i]) * scale
-
-
-@_compile
-def _loss(positives, samples, size, logits, rest):
-    """Σ samples softplus(z) - positives z, where softplus(z) = max(z, 0) + rest and rest = log(1 + exp(-|z|))."""
-    total = 0.0
-    for i in range(size):
-        total += samples[i] * (rest[i] + max(logits[i], 0)) - positives[i] * logits[i]
-    return total
 
 
 @_compile

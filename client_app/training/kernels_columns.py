@@ -6,13 +6,10 @@ which `row` is that of the tile's first. Copied and compiled with the kernels be
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST
+from .kernels_compile import _compile
 from .kernels_ncf import _STRIDE
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
-from .kernels import _FAST, _exponentials
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials
 from .kernels_ncf import _STRIDE
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 # Rows and columns shorter than this have no direction.
 _TINY = 1e-8

@@ -10,13 +10,11 @@ X is made twice, tile by tile, and never kept. Copied and compiled with the kern
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST
+from .kernels_compile import _compile
 from .kernels_ncf import _LANES, _ROWS, _STRIDE, _0, _1, _add_outer, _add_product
 
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 _TILE = np.uint64(_ROWS)
 # A column that does not vary correlates with nothing; its norm is what rounding leaves.
 _LEAST_NORM = 1e-12

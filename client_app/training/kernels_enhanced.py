@@ -12,26 +12,14 @@ slices only.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import (
-    _FAST,
-    _count,
-    _exponentials,
-    _load,
-    _log1p,
-    _logits_by_columns,
-    _loss,
-    _order,
-    _sgd_by_columns,
-    _slopes,
-    _store,
-)
+from .kernels import _load, _logits_by_columns, _sgd_by_columns, _store
+from .kernels_batches import _count, _order
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials, _log1p, _loss, _slopes
 from .kernels_products import _dot
 from .kernels_transfer import _KEPT, _add, _add_steps, _back, _layers, _matrix, _pull, _store_network
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

@@ -11,10 +11,11 @@ compiled with the kernels beside it (see `compiler`). Every user writes to its o
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST, _exponentials, _order
+from .kernels_batches import _order
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials
 from .kernels_ncf import (
     _LANES,
     _ROWS,
@@ -33,8 +34,6 @@ from .kernels_ncf import (
 )
 from .kernels_ncf import _back as _back_through_perceptron
 from .kernels_transfer import _KEPT, _add, _add_steps, _back, _layers, _store_network
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

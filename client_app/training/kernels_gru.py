@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
-from .kernels import _FAST, _exponentials, _mix
+from .kernels_batches import _mix
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials
 from .kernels_ncf import _adam, _places, _sgd
 from .kernels_products import _add_sum_of_rows, _products_of_rows, _sums_of_outer_products
 from .kernels_recurrence import _back_through_time, _recur
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

@@ -11,15 +11,14 @@ Copied and compiled with the kernels beside it (see `compiler`). Every user writ
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST, _count, _exponentials, _log1p, _loss, _order, _take
-from .kernels import _slopes as _slopes_of_logits
+from .kernels_batches import _count, _order, _take
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials, _log1p, _loss
+from .kernels_logistic import _slopes as _slopes_of_logits
 from .kernels_ncf import _ROWS, _STRIDE
 from .kernels_redundancy import _INPUT, _SLOPE, _memory, _place, _slopes
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

@@ -12,10 +12,11 @@ user writes to its own slices only.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST, _exponentials, _order
+from .kernels_batches import _order
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials
 from .kernels_mixed import _load, _squares, _squares_in_tiles, _store
 from .kernels_ncf import (
     _LANES,
@@ -32,8 +33,6 @@ from .kernels_ncf import (
 )
 from .kernels_redundancy import _INPUT, _SLOPE, _memory, _place
 from .kernels_redundancy import _slopes as _slopes_of_redundancy
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

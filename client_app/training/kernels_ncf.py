@@ -21,13 +21,10 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
-from .kernels import _FAST
+from .kernels_compile import _compile
 
-# Without numpy's rules of division every quotient is checked for zero, which keeps its loop from vector registers.
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 _0, _1, _2, _3, _4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 _ROWS = 256  # rows whose signals are computed at once: they stay in the first caches
 _STRIDE = np.uint64(_ROWS + 16)  # between units; no power of two, so that units do not share places in the cache

@@ -8,11 +8,12 @@ moves. Every user writes to its own slices only. Copied and compiled with the ke
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST, _exponentials, _order
+from .kernels_batches import _order
+from .kernels_compile import _compile
 from .kernels_decorrelation import _add_decorrelation
+from .kernels_logistic import _exponentials
 from .kernels_ncf import (
     _LANES,
     _ROWS,
@@ -30,8 +31,6 @@ from .kernels_ncf import (
     _slopes,
     _user_half,
 )
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

@@ -7,11 +7,7 @@ eight of those are computed side by side. Copied and compiled with the kernels b
 
 from __future__ import annotations
 
-import numba
-
-from .kernels import _FAST
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+from .kernels_compile import _compile
 
 
 @_compile

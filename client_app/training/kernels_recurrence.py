@@ -9,12 +9,9 @@ where a hat is before σ or tanh. Copied and compiled with the kernels beside it
 
 from __future__ import annotations
 
-import numba
-
-from .kernels import _FAST, _exponentials
+from .kernels_compile import _compile
+from .kernels_logistic import _exponentials
 from .kernels_products import _add_sum_of_rows, _products_with_rows
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 
 @_compile

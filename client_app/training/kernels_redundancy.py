@@ -25,15 +25,12 @@ and compiled with the kernels beside it (see `compiler`). Every user writes to i
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST
 from .kernels_columns import _add_means, _add_moments, _fill, _mask, _rectify, _through, _weigh
+from .kernels_compile import _compile
 from .kernels_ncf import _LANES, _ROWS, _STRIDE, _add_outer, _add_product
 from .kernels_small import _scale, _times, _transpose
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 # What a tile holds of both views: first that of the local table, then that of the global one.
 _INPUT, _FIRST, _SECOND, _SLOPE = 0, 2, 4, 6

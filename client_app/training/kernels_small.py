@@ -5,12 +5,9 @@ Copied and compiled with the kernels beside it (see `compiler`).
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
+from .kernels_compile import _compile
 
 
 @_compile

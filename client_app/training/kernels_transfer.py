@@ -15,13 +15,10 @@ Copied and compiled with the kernels beside it (see `compiler`).
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST
+from .kernels_compile import _compile
 from .kernels_products import _dot
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 # So many steps are remembered as vectors: with more, adding them up would cost more than weights do.
 _KEPT = 64

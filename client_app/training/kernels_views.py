@@ -18,10 +18,10 @@ and compiled with the kernels beside it (see `compiler`). Every user writes to i
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from .kernels import _FAST, _exponentials, _log1p, _order
+from .kernels_batches import _order
+from .kernels_compile import _compile
 from .kernels_constraints import (
     _add_squares,
     _begin_gradient,
@@ -32,10 +32,9 @@ from .kernels_constraints import (
     _pull_rankings,
     _rank,
 )
+from .kernels_logistic import _exponentials, _log1p
 from .kernels_ncf import _ROWS, _STRIDE, _add_outer, _add_product
 from .kernels_transfer import _KEPT, _add_steps, _back, _layers, _store_network
-
-_compile = numba.njit(cache=True, nogil=True, fastmath=_FAST, error_model="numpy")
 
 # What a tile holds: the consensus, the user's own table, the enhanced one.
 _C, _V, _E = 0, 1, 2

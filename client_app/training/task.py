@@ -25,7 +25,7 @@ from bouquet.ragged import Ragged, positions
 from bouquet.randomness import Draws, Purpose, Words, draw
 from client_app.personalization.base import Personalization
 from client_app.personalization.round import Changes
-from client_app.training.compiler import kernels, row_kernels
+from client_app.training.compiler import batch_kernels, row_kernels
 from models import Backbone
 
 # Marks of this many (user, item) pairs are made at once when touched items are looked for.
@@ -220,7 +220,7 @@ def batch_order(
         [sum(lengths)] positions within each user's samples, one user after another.
     """
     stream = draws.seeds(users, round_, Purpose.BATCH_ORDER)
-    if (code := kernels()) is not None:
+    if (code := batch_kernels()) is not None:
         order = np.empty(int(lengths.sum()), np.int64)
         code.batch_orders(stream, np.concatenate([[0], np.cumsum(lengths)]), epoch, batch_size, order)
         return order

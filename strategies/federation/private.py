@@ -13,80 +13,41 @@ what follows from noisy sums alone. In round t:
 What is spent is written to `privacy.json` before a sum is used, so that no crash makes a release free: a round that is
 computed again costs again.
 
-Sums and noise are float64. A noisy sum is rounded to a grid of about 2^-20 of the noise, far coarser than the gaps
-between floating-point numbers, so that the last bits, which can tell what noise was added to (Mironov, CCS 2012), are
-not told. That takes away the known attack; it is no proof for floating-point numbers.
+How noise is drawn and added says `noise`; what is written of a budget, `ledger`.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bouquet.accounting import Releases, epsilon_of, noise_multiplier
+from bouquet.accounting import Releases, noise_multiplier
 from bouquet.arrays import Specs
 from bouquet.config import RunConfig
 from bouquet.errors import ConfigError
 from bouquet.evaluation.metrics import CANDIDATE_SETS, METRICS, PARTS
 from bouquet.methods import METHODS
 from bouquet.packed import PackedArray
-from bouquet.randomness import Purpose, Streams, draw, mix, normals, streams, uniforms
+from bouquet.randomness import Purpose, Streams, draw, streams, uniforms
 from bouquet.records import Report
 from bouquet.reporting.events import event
 from bouquet.reporting.run_directory import RunDirectory
-from bouquet.secret_draws import SecretStreams
 from bouquet.wire import WITHIN, TrainReply
 from strategies.federation.best_round import Means
+from strategies.federation.ledger import ADJACENCY, LEDGER, Ledger
+from strategies.federation.noise import fresh, noisy
 from strategies.federation.roster import Roster
 
-LEDGER = "privacy.json"
-ADJACENCY = "add or remove one user"
-
-_GRID_BITS = 20
 # Andrew et al. (2021): rate of the limit, and users of a round by standard deviation of the noise on their votes.
 _CLIP_RATE, _VOTES_PER_NOISE = 0.2, 20.0
 # What float32 and sums in float64 may be off by.
 _ROOM = 1 + 1e-6
 # Which arrays share a round's stream: votes or metrics, and from there on those of the model.
 _TOLD, _MODEL = 0, 1
-
-
-@dataclass
-class Ledger:
-    """What is decided when a run begins, and what was spent since.
-
-    Attributes:
-        users: n, that the run began with.
-        delta: δ.
-        noise: z of a round: all that is released in it together.
-        sampling: q.
-        metrics_noise: of the sums of metrics; 0: none are released.
-        clip: C of the next round.
-        rounds: noisy sums that were made.
-        evaluations: noisy sums of metrics that were made.
-    """
-
-    users: int
-    delta: float
-    noise: float
-    sampling: float
-    metrics_noise: float
-    clip: float
-    rounds: int = 0
-    evaluations: int = 0
-
-    def epsilon(self, rounds: int, evaluations: int) -> float:
-        """After so many releases."""
-        return epsilon_of(
-            [Releases(self.noise, self.sampling, rounds), Releases(self.metrics_noise or 1.0, 1.0, evaluations)],
-            self.delta,
-        )
 
 
 class PrivateSums:
@@ -151,12 +112,15 @@ class PrivateSums:
             self.ledger = Ledger(**{name: type(value)(np.ravel(kept[name])[0]) for name, value in plain.items()})
         else:
             self.ledger = self._planned(users, num_rounds, 0.0 if simulated else config.dp_metrics_noise)
-        last = min(num_rounds, done + self._rounds_left(num_rounds - done))
+        planned = not self.ledger.rounds and not config.dp_noise_multiplier  # for just the wanted rounds
+        unlimited = planned or not config.dp_epsilon
+        left = num_rounds - done
+        last = min(num_rounds, done + (left if unlimited else self.ledger.rounds_within(config.dp_epsilon, left)))
         if last <= done < num_rounds:
             spent = self.ledger
             raise ConfigError(
                 f"The budget allows no further round: after {spent.rounds} rounds ε is {self.epsilon:.4g}, one more "
-                f"would be {spent.epsilon(spent.rounds + 1, self._evaluations_after()):.4g}, and dp-epsilon is "
+                f"would be {spent.epsilon(spent.rounds + 1, spent.next_evaluations):.4g}, and dp-epsilon is "
                 f"{config.dp_epsilon:g} at δ = {spent.delta:.3g}."
             )
         if last < num_rounds:
@@ -176,21 +140,6 @@ class PrivateSums:
                     f"and dp-epsilon = {config.dp_epsilon:g} set dp-noise-multiplier = {noise:.4g}."
                 )
         return Ledger(users, delta, noise, config.fraction_train, metrics_noise, config.dp_clip)
-
-    def _evaluations_after(self) -> int:
-        return self.ledger.evaluations + bool(self.ledger.metrics_noise)
-
-    def _rounds_left(self, wanted: int) -> int:
-        """How many of the wanted rounds the budget still allows."""
-        budget, ledger = self._config.dp_epsilon, self.ledger
-        if not budget or (not ledger.rounds and not self._config.dp_noise_multiplier):
-            return wanted
-        low, high = 0, wanted + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = ledger.epsilon(ledger.rounds + middle, self._evaluations_after()) <= budget * (1 + 1e-9)
-            low, high = (middle, high) if fits else (low, middle)
-        return low
 
     # -- in a round ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +163,7 @@ class PrivateSums:
         if self.ledger.sampling == 1.0:
             return np.arange(len(roster.users))
         if self._seed is None:
-            found = draw(_fresh(), np.arange(len(roster.users)))
+            found = draw(fresh(), np.arange(len(roster.users)))
         else:
             own = streams(self._seed, roster.users, server_round, Purpose.PRIVATE_SAMPLING)
             found = draw(own, np.zeros(len(own), np.int64))
@@ -341,7 +290,7 @@ class PrivateSums:
 
     def _stream(self, server_round: int) -> Streams:
         if self._seed is None:
-            return _fresh()
+            return fresh()
         return streams(self._seed, np.zeros(1, np.uint64), server_round, Purpose.PRIVATE_NOISE)
 
     def _follow_quantile(self, replies: Sequence[TrainReply], stream: Streams) -> float:
@@ -357,28 +306,3 @@ class PrivateSums:
         self.ledger.clip *= math.exp(-_CLIP_RATE * gap)
         self._write()
         return (self.ledger.noise**-2 - (2 * deviation) ** -2) ** -0.5
-
-
-def noisy(values: NDArray[np.float64], deviation: float, stream: Streams, number: int) -> NDArray[np.float64]:
-    """values + N(0, deviation²) on each of them, on a grid of about 2^-20 of the deviation.
-
-    Args:
-        stream: [1].
-        number: of the array among those that share the stream.
-    """
-    grid = 2.0 ** (math.floor(math.log2(deviation)) - _GRID_BITS)
-    added = deviation * normals(_apart(stream, number), values.size)[0].reshape(values.shape)
-    return np.asarray(np.round((values + added) / grid) * grid)
-
-
-def _apart(stream: Streams, number: int) -> Streams:
-    """A stream of its own for each array."""
-    if isinstance(stream, SecretStreams):
-        return replace(stream, users=stream.users + np.uint64(number))
-    assert isinstance(stream, np.ndarray)
-    return mix(stream + np.uint64(number))
-
-
-def _fresh() -> SecretStreams:
-    """A stream that nobody can repeat: its key is forgotten."""
-    return SecretStreams(secrets.token_bytes(32), np.zeros(1, np.uint64))

@@ -215,7 +215,7 @@ def test_batches_are_the_same_with_and_without_compiled_code(batch_size, monkeyp
     users, lengths = user_keys([str(i) for i in range(30)]), np.arange(30) * 13
     arguments = {"draws": SeededDraws(1), "round_": 3, "epoch": 2, "batch_size": batch_size}
     compiled = batch_order(users, lengths, **arguments)
-    monkeypatch.setattr(task, "kernels", lambda: None)
+    monkeypatch.setattr(task, "batch_kernels", lambda: None)
     plain = batch_order(users, lengths, **arguments)
     starts = np.cumsum(lengths) - lengths
     for start, length in zip(starts, lengths, strict=True):

@@ -106,4 +106,4 @@ def test_the_arrays_of_the_server_do_not_change():
 def test_kernels_that_import_each_other_are_one_copy():
     code = ncf_kernels()
     assert code is not None
-    assert code._order.__module__ == f"{code.__package__}.kernels"
+    assert code._order.__module__ == f"{code.__package__}.kernels_batches"

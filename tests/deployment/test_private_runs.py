@@ -8,7 +8,7 @@ import pytest
 from bouquet.accounting import Releases, epsilon_of
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.testing.runs import figures_of
-from strategies.federation.private import LEDGER
+from strategies.federation.ledger import LEDGER
 from tests.deployment.test_processes import settings_of, up
 from tests.runs.helpers import bouquet, last_checkpoint, run_here
 

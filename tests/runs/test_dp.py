@@ -16,7 +16,7 @@ from bouquet.testing.runs import figures_of, raises
 from bouquet.wire import TRAIN
 from client_app.sums.private import PrivateCounter
 from client_app.sums.sequential_rules import SequentialRules
-from strategies.federation.private import LEDGER
+from strategies.federation.ledger import LEDGER
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
 ROUNDS = 4

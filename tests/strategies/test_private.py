@@ -19,7 +19,9 @@ from bouquet.reporting.run_directory import RunDirectory
 from bouquet.wire import WITHIN, TrainReply
 from client_app.node.protection import limited, norms
 from client_app.personalization.round import Changes
-from strategies.federation.private import LEDGER, PrivateSums, _fresh, noisy
+from strategies.federation.ledger import LEDGER
+from strategies.federation.noise import fresh, noisy
+from strategies.federation.private import PrivateSums
 
 SPECS = {"item_embedding": ArraySpec((50, 4), by_item=True), "bias": ArraySpec((3,))}
 
@@ -74,7 +76,7 @@ def test_noise_has_its_scale_lies_on_a_grid_and_is_another_in_every_array_and_ro
         noisy(flat, 3.0, streams(7, np.zeros(1, np.uint64), round_, Purpose.PRIVATE_NOISE), number)
         for round_ in (1, 2)
         for number in (1, 2)
-    ] + [noisy(flat, 3.0, _fresh(), 1) for _ in range(2)]
+    ] + [noisy(flat, 3.0, fresh(), 1) for _ in range(2)]
     for values in drawn:
         assert values.std() == pytest.approx(3.0, rel=0.03)
         assert abs(values.mean()) < 4 * 3.0 / math.sqrt(len(flat))
@@ -147,7 +149,7 @@ def test_the_limit_follows_the_quantile(tmp_path):
 def test_votes_are_paid_for_with_more_noise_on_changes(tmp_path):
     """z = 2 and n = 100: σ_b = 5, so 1/z_Δ² = 1/4 - 1/100 and z_Δ = 2.0412."""
     made, _ = private(tmp_path, dp_noise_multiplier=2.0, dp_epsilon=0.0, dp_clip_quantile=0.5)
-    assert made._follow_quantile([], _fresh()) == pytest.approx((1 / 4 - 1 / 100) ** -0.5)
+    assert made._follow_quantile([], fresh()) == pytest.approx((1 / 4 - 1 / 100) ** -0.5)
 
 
 # -- the ledger --------------------------------------------------------------------------------------------------------

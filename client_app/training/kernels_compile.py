@@ -1,0 +1,12 @@
+"""How kernels are compiled: kept for the next process, without Python's lock, for vector registers.
+
+Copied and compiled with the kernels beside it (see `compiler`).
+"""
+
+from __future__ import annotations
+
+import numba
+
+# Sums may be reordered into vector registers; NaN and infinity keep their meaning. Without numpy's rules of division
+# every quotient is checked for zero, which keeps its loop from vector registers.
+_compile = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy")
