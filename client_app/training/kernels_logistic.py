@@ -62,7 +62,7 @@ def _log1p(values, size, out):
 
 @_compile
 def _slopes(positives, samples, size, logits, small, scale, slopes):
-    """c_r of the module's equation; scale = 1 / N, small = exp(-|z|)."""
+    """c_r; scale = 1 / N, small = exp(-|z|)."""
     one = slopes.dtype.type(1)
     for i in range(size):
         numerator = one if logits[i] >= 0 else small[i]

@@ -112,10 +112,7 @@ class PrivateSums:
             self.ledger = Ledger(**{name: type(value)(np.ravel(kept[name])[0]) for name, value in plain.items()})
         else:
             self.ledger = self._planned(users, num_rounds, 0.0 if simulated else config.dp_metrics_noise)
-        planned = not self.ledger.rounds and not config.dp_noise_multiplier  # for just the wanted rounds
-        unlimited = planned or not config.dp_epsilon
-        left = num_rounds - done
-        last = min(num_rounds, done + (left if unlimited else self.ledger.rounds_within(config.dp_epsilon, left)))
+        last = min(num_rounds, done + self._rounds_left(num_rounds - done))
         if last <= done < num_rounds:
             spent = self.ledger
             raise ConfigError(
@@ -140,6 +137,11 @@ class PrivateSums:
                     f"and dp-epsilon = {config.dp_epsilon:g} set dp-noise-multiplier = {noise:.4g}."
                 )
         return Ledger(users, delta, noise, config.fraction_train, metrics_noise, config.dp_clip)
+
+    def _rounds_left(self, wanted: int) -> int:
+        """How many of the wanted rounds the budget still allows."""
+        budget, planned = self._config.dp_epsilon, not self.ledger.rounds and not self._config.dp_noise_multiplier
+        return wanted if planned or not budget else self.ledger.rounds_within(budget, wanted)
 
     # -- in a round ---------------------------------------------------------------------------------------------------
 
