@@ -52,6 +52,13 @@ METHODS: dict[str, dict[str, Scalar]] = {
     "fedrap-terms": {"strategy": "fedrap", "fedrap-lambda": 0.1, "fedrap-mu": 0.1},
     "pfedrec": {"strategy": "pfedrec"},
     "plgc": {"strategy": "fcf", "personalization": "plgc"},
+    "plgc-fedrap": {
+        "strategy": "fedrap",
+        "personalization": "plgc",
+        "plgc-tables": "base",
+        "fedrap-lambda": 0.1,
+        "fedrap-mu": 0.1,
+    },
     "plgc-ncf": {"strategy": "fcf", "personalization": "plgc", "backbone": "ncf"},
 }
 

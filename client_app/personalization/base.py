@@ -17,7 +17,7 @@ from bouquet.arrays import Array, Specs
 from bouquet.config import Options, RunConfig
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Words
-from client_app.personalization.round import Batch, Changes, Given, OwnArrays, Pull, Tensors, Tuning, Working
+from client_app.personalization.round import Batch, Changes, Given, Mixture, OwnArrays, Pull, Tensors, Tuning, Working
 from models import Backbone
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Personalization:
         without_order: what to do where the method reads the order of histories, and they have none.
         reads_history: what the backbone sees depends on which items are the user's: in training on all training items,
             of which a sequence may have only the newest as samples.
+        mixture: all that the method does, where compiled loops of the base method know it; None: something else.
         only_sum: the backbone sees the sum of the common item table and `PERSONAL`, and nothing else is minimised.
     """
 
@@ -68,6 +69,7 @@ class Personalization:
     needs_validation = False
     without_order = ""
     reads_history = False
+    mixture: Mixture | None = None
     only_sum = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
@@ -161,7 +163,7 @@ class Personalization:
         """One round of local training by compiled loops of the method's own; None where they do not compute this task.
 
         Args:
-            task: as a backend is given it; the method is the only one in it.
+            task: as a backend is given it; the method is the last in it, and those before it have a `mixture`.
         """
         return None
 

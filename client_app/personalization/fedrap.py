@@ -16,7 +16,8 @@ A plug-in may have the two tables mixed in place of added, V_u = s D_u + (1 - s)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +29,13 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods.fedrap import FedRAPOptions
 from bouquet.ragged import picked
 from client_app.personalization.base import Personalization
-from client_app.personalization.round import PERSONAL, SHARE, Batch, Given, Pull, Tensors, Working
+from client_app.personalization.fedrap_compiled import train
+from client_app.personalization.round import PERSONAL, SHARE, Batch, Changes, Given, Pull, Tensors, Working
 from client_app.training.compiler import row_kernels
 from models import Backbone
+
+if TYPE_CHECKING:
+    from client_app.training.task import LocalTask
 
 # The common table as the sum has it: what a plug-in made of it.
 COMMON = "additive/common"
@@ -88,6 +93,12 @@ class AdditiveTable(Personalization):
         common, own = batch.pick(seen[COMMON]), batch.pick(arrays[PERSONAL])
         terms = self.options.fedrap_mu * common.abs() - self.options.fedrap_lambda * (common - own).square()
         return self.strength(working.round) * (batch.samples * terms.mean(dim=2)).sum(dim=1) / batch.count
+
+    def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
+        if self.only_sum and len(task.personalizations) == 1:
+            return None  # the sum is trained as one table
+        strength = self.strength(task.round) / task.specs[self.table].shape[1]
+        return train(self.table, (strength * self.options.fedrap_lambda, strength * self.options.fedrap_mu), task)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
         """Both tables get the gradient of the sum; the two terms add their own, row by row."""

@@ -48,6 +48,7 @@ from client_app.personalization.round import (
     Batch,
     Changes,
     Given,
+    Mixture,
     OwnArrays,
     Pull,
     Tensors,
@@ -106,6 +107,8 @@ class LocalGlobalCollaboration(Personalization):
         if not self.of_base:
             self.fixed = {GLOBAL: backbone.shared[self.table]}
             self.kept = frozenset() if mixing == "none" else frozenset({self.table})
+        else:
+            self.mixture = self._mixture()
         rate, size = self.options.plgc_learning_rate, config.embedding_size
         self.rates = {self.table: rate} if rate > 0 else {}
         if self.options.plgc_redundancy == "err":
@@ -113,6 +116,15 @@ class LocalGlobalCollaboration(Personalization):
                 name: ArraySpec((size, size), "normal", math.sqrt((2 if name.endswith("1") else 1) / size))
                 for name in NETWORKS
             }
+
+    def _mixture(self) -> Mixture | None:
+        options = self.options
+        if options.plgc_learn_through_mu or (options.plgc_redundancy in ALTERNATIVES and options.weight > 0):
+            return None
+        weights = {"ntk": (-1.0, 0.0), "half": (0.5, 0.5), "local": (1.0, 0.0), "none": (1.0, 1.0)}
+        if options.plgc_redundancy != "err" or options.weight == 0:
+            return Mixture(weights[options.plgc_mixing])
+        return Mixture(weights[options.plgc_mixing], NETWORKS, options.weight, options.plgc_kappa)
 
     def start(self, given: Given, personal: OwnArrays, first: NDArray[np.bool_]) -> Given:
         """V^l is what the user's last training left, V^g what the server sent."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Rows of the users of one block, in bytes.
 _BLOCK_BYTES = 16 * 2**20
+# What loops of factorisation are told of a common table that is not trained.
+_FROZEN = (-1.0, 0.0, 0.0)
 
 
 def fits(options: PLGCOptions, task: LocalTask) -> bool:
@@ -83,6 +85,8 @@ def _train(
         outside[:] = [task.norms_outside(name, users, touched) for name in (table, GLOBAL)]
     losses, steps = np.empty(count), np.empty(count, np.int64)
     rates = [task.rate(table), *layout.single_rates(task), task.rate(NETWORKS[0]) if reduced else 0.0]
+    share = {"ntk": -1.0, "half": 0.5}.get(mixed, 1.0)
+    further = layout.arguments(task) if isinstance(layout, NetworkLayout) else (np.array(_FROZEN, dtype),)
     arguments = (
         touched.indptr,
         rows,
@@ -93,12 +97,12 @@ def _train(
         block.positives.lengths,
         block.place,
         vectors,
-        *layout.arguments(task),
+        *further,
         networks.reshape(count, len(NETWORKS), width * width),
         task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
         task.options.local_epochs,
         task.options.batch_size,
-        dtype({"ntk": -1.0, "half": 0.5}.get(mixed, 1.0)),
+        np.array([share, 1 - share], dtype),
         dtype(options.weight if reduced else 0.0),
         dtype(options.plgc_kappa),
         np.array(rates).astype(dtype),

@@ -1,9 +1,13 @@
-"""Compiled steps of PLGC on matrix factorisation, one user after another: SGD.
+"""Compiled steps of two item tables under matrix factorisation, one user after another: PLGC, FedRAP, and both; SGD.
 
-With V^l the rows of the user's own table, V^g those of the frozen one and p the user's vector, a step computes
+With V^l the rows of the user's own table, V^g those of the common one and p the user's vector, a step computes
 
     μ = tr G^l / (tr G^l + tr G^g),    z_r = p · (μ V^l_r + (1 - μ) V^g_r),    c_r as in `kernels`
     ∂L/∂p = Σ_r c_r (μ V^l_r + (1 - μ) V^g_r),    ∂L/∂V^l_r = μ c_r p + what `kernels_redundancy` says.
+
+FedRAP trains both tables, D = V^l and C = V^g. It adds them, so that both weights are 1 in place of μ and 1 - μ, and
+with w_r the share of row r in the batch its two terms are Σ_r w_r (- a ‖C_r - D_r‖² + b ‖C_r‖₁), which give D_r
+2 a w_r (C_r - D_r), and C_r the opposite and b w_r sign C_r.
 
 Rows lie in tiles by columns as there. A user with a single batch in an epoch stays there; others come and go by step.
 Copied and compiled with the kernels beside it (see `compiler`). Every user writes to its own slices only.
@@ -81,7 +85,7 @@ def _logits(memory, width, active, p, shares, logits):
 
 @_compile
 def _step(memory, width, active, p, shares, slopes, pulled, rate, user_rate):
-    """V^l and p after the step; `pulled`: 1 where the tiles have a slope of V^l beside that of the logits, else 0."""
+    """V^l and p after a step; `pulled`: 1 where the tiles have a slope of V^l beside that of the logits, else 0."""
     d = np.uint64(width)
     for k in range(np.uint64(len(p))):
         gradient, factor = p.dtype.type(0), rate * shares[0] * p[k]
@@ -97,11 +101,37 @@ def _step(memory, width, active, p, shares, slopes, pulled, rate, user_rate):
 
 
 @_compile
+def _step_of_both(memory, width, active, p, shares, slopes, row_shares, second_table, pulled, rates):
+    """V^l, V^g and p after a step; `pulled`: as for `_step`, of both tables."""
+    d, one, nothing = np.uint64(width), memory.dtype.type(1), memory.dtype.type(0)
+    rate, user_rate, common_rate = rates[0], rates[1], second_table[0]
+    away, sparse = second_table[1] + second_table[1], second_table[2]
+    for k in range(np.uint64(len(p))):
+        gradient, mine, other = p.dtype.type(0), shares[0] * p[k], shares[1] * p[k]
+        for start in range(0, active, _ROWS):
+            at, base = _place(start // _ROWS, _INPUT, width) + k, np.uint64(start)
+            first, second = at * _STRIDE, (at + d) * _STRIDE
+            slope = (_place(start // _ROWS, _SLOPE, width) + k) * _STRIDE
+            beside = slope + d * _STRIDE
+            for i in range(np.uint64(min(_ROWS, active - start))):
+                value, common, c, share = memory[first + i], memory[second + i], slopes[base + i], row_shares[base + i]
+                gradient += c * (shares[0] * value + shares[1] * common)
+                apart = away * share * (common - value)
+                sign = one if common > nothing else (-one if common < nothing else nothing)
+                memory[first + i] = value - rate * (mine * c + apart + pulled * memory[slope + i])
+                change = other * c - apart + sparse * share * sign + pulled * memory[beside + i]
+                memory[second + i] = common - common_rate * change
+        p[k] -= user_rate * gradient
+
+
+@_compile
 def train_mixed(
-    begin, end, row_indptr, rows, common, own, outside, sample_indptr, num_positives, place, vectors, networks, stream,
-    epochs, batch_size, mixing, strength, kappa, rates, losses, steps,
+    begin, end, row_indptr, rows, common, own, outside, sample_indptr, num_positives, place, vectors, second_table,
+    networks, stream, epochs, batch_size, weights, strength, kappa, rates, losses, steps,
 ):  # fmt: skip
     """Train users begin … end - 1; `own` [nnz, d], `vectors` [k, d] and `networks` [k, 4, w · w] change in place.
+
+    So does `common` [nnz, d], whose rows are each user's own then, if it is trained.
 
     Args:
         row_indptr: [k + 1] working rows of each user in `rows` and `own`.
@@ -109,10 +139,11 @@ def train_mixed(
         outside: [2, k] what rows that are not worked on add to tr G^l and tr G^g.
         sample_indptr: [k + 1] samples of each user in `place`; the first num_positives[u] are positives.
         place: [samples] row of each sample in its user's rows.
+        second_table: [3] the rate of V^g, negative where it is frozen, and a and b of FedRAP's terms.
         networks: W₁ to W₄, padded by zeros to a width w that 4 divides.
         stream: [k] keyed stream of the batch order.
-        mixing: μ, or a negative number where traces make it.
-        strength, kappa: λ and κ; λ = 0: there is no redundancy reduction. Of the tables' type, as are
+        weights: [2] of V^l and V^g in what the model sees, μ and 1 - μ; the first is negative where traces make them.
+        strength, kappa: λ and κ; λ = 0: there is no redundancy reduction. Of the tables' type, as are all weights and
         rates: of V^l, p and the networks.
         losses: [k] receives the mean loss of the last epoch's samples, steps: [k] the number of steps taken.
     """
@@ -133,14 +164,17 @@ def train_mixed(
     of_networks = np.zeros((4, width * width), dtype)
     # Numbers of the tables' own type: a single float64 among them would make all arithmetic float64.
     scale, shares, pulled = np.empty(1, dtype), np.empty(2, dtype), dtype.type(1 if strength > 0 else 0)
+    both = second_table[0] >= 0
+    trained = 2 if both else 1
     for user in range(begin, end):
         mine, table = rows[row_indptr[user] : row_indptr[user + 1]], own[row_indptr[user] : row_indptr[user + 1]]
+        beside = common[row_indptr[user] : row_indptr[user + 1]] if both else common[:0]
         here = place[sample_indptr[user] : sample_indptr[user + 1]]
         p, size, step, active = vectors[user], len(here), 0, 0
         losses[user] = np.nan
         single = size <= batch_size
         trace_common = outside[1, user]
-        if mixing < 0:
+        if weights[0] < 0 and not both:
             for row in mine:
                 trace_common += _squares(common[row : row + 1])
         for i in range(size):
@@ -163,12 +197,15 @@ def train_mixed(
                     row_shares[:] = 0
                     for i in range(active):
                         row_shares[i] = samples[i] * scale[0]
-                shares[0] = mixing
-                if mixing < 0:
+                shares[:] = weights
+                if weights[0] < 0:
                     trace = _squares_in_tiles(memory, _INPUT, width, active) if single else _squares(table)
                     trace += outside[0, user]
+                    if both:
+                        traced = _squares_in_tiles(memory, _INPUT + 1, width, active) if single else _squares(beside)
+                        trace_common = outside[1, user] + traced
                     shares[0] = trace / (trace + trace_common) if trace + trace_common > 0 else 0.5
-                shares[1] = dtype.type(1) - shares[0]
+                    shares[1] = dtype.type(1) - shares[0]
                 _logits(memory, width, active, p, shares, logits)
                 _exponentials(logits, active, small, exponents, powers)
                 _slopes_of_logits(positives, samples, active, logits, small, scale[0], slopes)
@@ -177,16 +214,25 @@ def train_mixed(
                     loss += _loss(positives, samples, active, logits, small)
                 if strength > 0:
                     of_networks[:] = 0
-                    _slopes(parts, active, networks[user], strength, kappa, of_networks, width)
-                _step(memory, width, active, p, shares, slopes, pulled, rates[0], rates[1])
+                    _slopes(parts, active, networks[user], strength, kappa, of_networks, width, trained)
+                if both:
+                    _step_of_both(
+                        memory, width, active, p, shares, slopes, row_shares, second_table, pulled, rates
+                    )  # fmt: skip
+                else:
+                    _step(memory, width, active, p, shares, slopes, pulled, rates[0], rates[1])
                 if strength > 0:
                     for layer in range(4):
                         for i in range(width * width):
                             networks[user, layer, i] -= rates[2] * of_networks[layer, i]
                 if not single:
                     _store(memory, _INPUT, width, listed, active, table)
+                    if both:
+                        _store(memory, _INPUT + 1, width, listed, active, beside)
             if last:
                 losses[user] = loss / size
         if single:
             _store(memory, _INPUT, width, listed, active, table)
+            if both:
+                _store(memory, _INPUT + 1, width, listed, active, beside)
         steps[user] = step

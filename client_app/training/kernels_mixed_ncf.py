@@ -59,7 +59,7 @@ def _move(memory, tile, width, factor, pulled, deltas, active):
 @_compile
 def train_mixed(
     begin, end, row_indptr, rows, common, own, outside, sample_indptr, num_positives, place, vectors, columns, widths,
-    user_at, weight_at, bias_at, output_at, bounds, vector_rates, networks, stream, epochs, batch_size, mixing,
+    user_at, weight_at, bias_at, output_at, bounds, vector_rates, networks, stream, epochs, batch_size, weights,
     strength, kappa, rates, losses, steps,
 ):  # fmt: skip
     """Train users begin … end - 1; `own` [nnz, d], `vectors` [k, n] and `networks` [k, 4, w · w] change in place.
@@ -77,8 +77,8 @@ def train_mixed(
         bounds: [a + 1] where the arrays of a vector begin and end; vector_rates: [a] of each.
         networks: W₁ to W₄ of redundancy reduction, padded by zeros to a width w that 4 divides.
         stream: [k] keyed stream of the batch order.
-        mixing: μ, or a negative number where traces make it.
-        strength, kappa: λ and κ; λ = 0: there is no redundancy reduction. Of the tables' type, as are
+        weights: [2] of V^l and V^g in what the model sees, μ and 1 - μ; the first is negative where traces make them.
+        strength, kappa: λ and κ; λ = 0: there is no redundancy reduction. Of the tables' type, as are all weights and
         rates: of V^l and the networks.
         losses: [k] receives the mean loss of the last epoch's samples, steps: [k] the number of steps taken.
     """
@@ -109,7 +109,7 @@ def train_mixed(
         losses[user] = np.nan
         single = size <= batch_size
         trace_common = outside[1, user]
-        if mixing < 0:
+        if weights[0] < 0:
             for row in mine:
                 trace_common += _squares(common[row : row + 1])
         for i in range(size):
@@ -128,15 +128,15 @@ def train_mixed(
                     row_shares[:] = 0
                     for i in range(active):
                         row_shares[i] = samples[i] * scale[0]
-                shares[0] = mixing
-                if mixing < 0:
+                shares[:] = weights
+                if weights[0] < 0:
                     trace = _squares_in_tiles(memory, _INPUT, width, active) if single else _squares(table)
                     trace += outside[0, user]
                     shares[0] = trace / (trace + trace_common) if trace + trace_common > 0 else 0.5
-                shares[1] = dtype.type(1) - shares[0]
+                    shares[1] = dtype.type(1) - shares[0]
                 if strength > 0:
                     of_networks[:] = 0
-                    _slopes_of_redundancy(parts, active, networks[user], strength, kappa, of_networks, width)
+                    _slopes_of_redundancy(parts, active, networks[user], strength, kappa, of_networks, width, 1)
                 gradient[:] = 0
                 _user_half(vector, user_at, bias_at[0], columns, widths[1], offset)
                 for tile in range(-(-active // _ROWS)):

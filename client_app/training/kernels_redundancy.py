@@ -152,8 +152,8 @@ def _represent(parts, tiles, view, first, width):
 
 
 @_compile
-def _back(parts, tiles, first, of_first, width):
-    """From w B of both views, in every tile, to the gradients of M, W₁ and the local rows."""
+def _back(parts, tiles, first, of_first, width, trained):
+    """From w B of both views, in every tile, to the gradients of M, W₁ and the rows of the first `trained` views."""
     memory, spare, shares, lines, small, sizes = parts
     d, zero, step, nothing = np.uint64(width), np.uint64(0), np.uint64(1), memory.dtype.type(0)
     of_rows, of_merged, totals, alongs, none = small[7:11], small[17:19], lines[1], lines[6], lines[7, 1]
@@ -192,20 +192,22 @@ def _back(parts, tiles, first, of_first, width):
             at, of = _place(tile, _SECOND + view, width), _place(tile, _FIRST + view, width)
             _through(memory, at, of, width, size, shares, row, totals[view], alongs[view], lines[4, view])
             _add_outer(of_first, zero, d, d, memory, _place(tile, _INPUT + view, width), memory, at, size)
-        to = _place(tile, _SLOPE, width)
-        _fill(memory, to, width, size, none, nothing)
-        _add_product(first, zero, step, d, d, d, memory, _place(tile, _SECOND, width), memory, to, size)
+        for view in range(trained):
+            to = _place(tile, _SLOPE + view, width)
+            _fill(memory, to, width, size, none, nothing)
+            _add_product(first, zero, step, d, d, d, memory, _place(tile, _SECOND + view, width), memory, to, size)
 
 
 @_compile
-def _slopes(parts, active, networks, strength, kappa, of_networks, width):
-    """The gradient of `strength` · L_eRR for one user: of the local rows in the tiles' `_SLOPE`, and of the matrices.
+def _slopes(parts, active, networks, strength, kappa, of_networks, width, trained):
+    """The gradient of `strength` · L_eRR for one user: of its rows in the tiles' `_SLOPE`, and of the matrices.
 
     Args:
         parts: of `_memory`: the tiles hold the rows of both tables in `_INPUT`, the third part their shares, which are
             0 past the last of them.
         active: how many rows there are.
         networks, of_networks: [4, d · d] W₁ to W₄, and zeros, which receive ∂L/∂W.
+        trained: 1: of the local rows; 2: of those of the global table, too.
     """
     spare, shares, lines, small, sizes = parts[1], parts[2], parts[3], parts[4], parts[5]
     memory, d, zero, tiles = parts[0], np.uint64(width), np.uint64(0), -(-active // _ROWS)
@@ -231,7 +233,7 @@ def _slopes(parts, active, networks, strength, kappa, of_networks, width):
         _add_outer(grams[1], zero, d, d, spare, np.uint64(2) * d, spare, zero, size)
         _add_outer(grams[2], zero, d, d, spare, np.uint64(3) * d, spare, d, size)
     _correlate(grams, networks[3], strength, kappa, lines[5], small[11:17], small[7:11], of_networks[3], width)
-    _back(parts, tiles, networks[0], of_networks[0], width)
+    _back(parts, tiles, networks[0], of_networks[0], width, trained)
     for view in range(2):
         _scale(of_merged[view], lines[4, view], lines[7, 0], of_merged[view], width)
     of_merged[0] += of_merged[1]
@@ -278,7 +280,7 @@ def add_slopes(begin, end, local, common, networks, counts, strength, kappa, of_
                 for i in range(here):
                     memory[at + np.uint64(i)] = local[user, unit, listed[start + i]]
                     memory[to + np.uint64(i)] = common[user, unit, listed[start + i]]
-        _slopes(parts, active, networks[user], strength, kappa, of_networks[user], width)
+        _slopes(parts, active, networks[user], strength, kappa, of_networks[user], width, 1)
         for start in range(0, active, _ROWS):
             for unit in range(columns):
                 at = (_place(start // _ROWS, _SLOPE, width) + np.uint64(unit)) * _STRIDE
