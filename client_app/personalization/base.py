@@ -17,7 +17,7 @@ from bouquet.arrays import Array, Specs
 from bouquet.config import Options, RunConfig
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Words
-from client_app.personalization.round import Batch, Changes, Given, Mixture, OwnArrays, Pull, Tensors, Tuning, Working
+from client_app.personalization.round import Batch, Changes, Given, OwnArrays, Pull, Tensors, Tuning, Working
 from models import Backbone
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Personalization:
         without_order: what to do where the method reads the order of histories, and they have none.
         reads_history: what the backbone sees depends on which items are the user's: in training on all training items,
             of which a sequence may have only the newest as samples.
-        mixture: all that the method does, where compiled loops of the base method know it; None: something else.
         only_sum: the backbone sees the sum of the common item table and `PERSONAL`, and nothing else is minimised.
     """
 
@@ -69,7 +68,6 @@ class Personalization:
     needs_validation = False
     without_order = ""
     reads_history = False
-    mixture: Mixture | None = None
     only_sum = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
@@ -163,8 +161,13 @@ class Personalization:
         """One round of local training by compiled loops of the method's own; None where they do not compute this task.
 
         Args:
-            task: as a backend is given it; the method is the last in it, and those before it have a `mixture`.
+            task: as a backend is given it; the method is the first in it.
         """
+        return None
+
+    def additive_terms(self, round_: int) -> tuple[float, float] | None:
+        """Weights a and b of - ‖C - D_u‖² and ‖C‖₁ of a sample's rows in a round, C being the common table and D_u that
+        of each user whose sum with it the model sees; None: the method does something else."""
         return None
 
     def scores(self, given: Given) -> Callable[[NDArray[np.int64]], Array] | None:

@@ -29,7 +29,7 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods.fedrap import FedRAPOptions
 from bouquet.ragged import picked
 from client_app.personalization.base import Personalization
-from client_app.personalization.fedrap_compiled import train
+from client_app.personalization.fedrap_compiled import SUM, train
 from client_app.personalization.round import PERSONAL, SHARE, Batch, Changes, Given, Pull, Tensors, Working
 from client_app.training.compiler import row_kernels
 from models import Backbone
@@ -97,8 +97,11 @@ class AdditiveTable(Personalization):
     def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
         if self.only_sum and len(task.personalizations) == 1:
             return None  # the sum is trained as one table
-        strength = self.strength(task.round) / task.specs[self.table].shape[1]
-        return train(self.table, (strength * self.options.fedrap_lambda, strength * self.options.fedrap_mu), task)
+        return train(self.table, SUM, task)
+
+    def additive_terms(self, round_: int) -> tuple[float, float]:
+        strength = self.strength(round_) / self.private[PERSONAL].shape[1]
+        return strength * self.options.fedrap_lambda, strength * self.options.fedrap_mu
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
         """Both tables get the gradient of the sum; the two terms add their own, row by row."""

@@ -36,8 +36,10 @@ from torch import Tensor
 from bouquet.arrays import ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.plgc import PLGCOptions
+from client_app.personalization import fedrap_compiled
 from client_app.personalization.base import Personalization
 from client_app.personalization.columns import correlated
+from client_app.personalization.fedrap_compiled import Mixture
 from client_app.personalization.plgc_alternatives import ALTERNATIVES
 from client_app.personalization.plgc_compiled import train
 from client_app.personalization.plgc_redundancy import NETWORKS, reduced, redundancy_and_slopes, represented
@@ -48,7 +50,6 @@ from client_app.personalization.round import (
     Batch,
     Changes,
     Given,
-    Mixture,
     OwnArrays,
     Pull,
     Tensors,
@@ -107,8 +108,6 @@ class LocalGlobalCollaboration(Personalization):
         if not self.of_base:
             self.fixed = {GLOBAL: backbone.shared[self.table]}
             self.kept = frozenset() if mixing == "none" else frozenset({self.table})
-        else:
-            self.mixture = self._mixture()
         rate, size = self.options.plgc_learning_rate, config.embedding_size
         self.rates = {self.table: rate} if rate > 0 else {}
         if self.options.plgc_redundancy == "err":
@@ -118,6 +117,7 @@ class LocalGlobalCollaboration(Personalization):
             }
 
     def _mixture(self) -> Mixture | None:
+        """What the method makes of the base method's own two tables; None: what compiled loops do not know."""
         options = self.options
         if options.plgc_learn_through_mu or (options.plgc_redundancy in ALTERNATIVES and options.weight > 0):
             return None
@@ -196,7 +196,10 @@ class LocalGlobalCollaboration(Personalization):
         return seen, pull
 
     def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
-        return train(self.options, self.table, task)
+        if not self.of_base:
+            return train(self.options, self.table, task)
+        mixture = self._mixture()
+        return None if mixture is None else fedrap_compiled.train(self.table, mixture, task)
 
     def _mu(self, arrays: Tensors, working: Working) -> Tensor | None:
         """[k, 1, 1] μ over the whole tables: the rows that are worked on, and the others (eq. 15); None: no mixing."""

@@ -149,23 +149,6 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """What a plug-in makes of a base method's two item tables, in numbers that compiled loops know.
-
-    Attributes:
-        weights: of the user's own table and the common one in what the model sees; the first is negative where they
-            are the tables' shares of their squared norms.
-        networks: the names of the four matrices [d, d] of redundancy reduction between the two; (): there is none.
-        redundancy, kappa: its weight, and that of its correlations between dimensions.
-    """
-
-    weights: tuple[float, float]
-    networks: tuple[str, ...] = ()
-    redundancy: float = 0.0
-    kappa: float = 0.0
-
-
-@dataclass(frozen=True)
 class Batch:
     """The samples of one step: b entries for each of k users, which refer to the R rows that are worked on.
 

@@ -51,9 +51,7 @@ def is_sum(task: LocalTask) -> bool:
 
 def train_compiled(task: LocalTask) -> Iterator[Changes]:
     """Train blocks of users; what the kernels do not compute, numpy or torch does."""
-    methods = task.personalizations
-    known = len(methods) > 0 and all(method.mixture for method in methods[:-1])
-    if known and (own := methods[-1].compiled(task)) is not None:
+    if task.personalizations and (own := task.personalizations[0].compiled(task)) is not None:
         yield from own
         return
     code, row_code = kernels(), row_kernels()

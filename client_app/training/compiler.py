@@ -40,6 +40,7 @@ _MODULES = (
     "kernels_transfer",
     "kernels_enhanced",
     "kernels_enhanced_ncf",
+    "kernels_enhanced_sum",
     "kernels_constraints",
     "kernels_views",
     "kernels_normals",
@@ -94,6 +95,11 @@ def enhanced_kernels() -> ModuleType | None:
 def enhanced_ncf_kernels() -> ModuleType | None:
     """The same before a perceptron, or None where numba is not installed."""
     return _load("kernels_enhanced_ncf")
+
+
+def enhanced_sum_kernels() -> ModuleType | None:
+    """The same with a table of the user's own beside it, or None where numba is not installed."""
+    return _load("kernels_enhanced_sum")
 
 
 def views_kernels() -> ModuleType | None:
