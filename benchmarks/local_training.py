@@ -46,6 +46,7 @@ RATES: dict[str, dict[str, float]] = {"sgd": {}, "adam": {"learning_rate": 0.01,
 # Device-side methods that can be measured, with the settings that bring them in.
 METHODS: dict[str, dict[str, Scalar]] = {
     "ace": {"strategy": "fcf", "personalization": "ace"},
+    "ace-fedrap": {"strategy": "fedrap", "personalization": "ace", "fedrap-lambda": 0.1, "fedrap-mu": 0.1},
     "ace-ncf": {"strategy": "fcf", "personalization": "ace", "backbone": "ncf"},
     "fed3cr": {"strategy": "fed3cr"},
     "fedrap": {"strategy": "fedrap"},
