@@ -17,6 +17,7 @@ from bouquet.arrays import Array, Specs
 from bouquet.config import Options, RunConfig
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Words
+from client_app.personalization.proximal import Proximal
 from client_app.personalization.round import Batch, Changes, Given, OwnArrays, Pull, Tensors, Tuning, Working
 from models import Backbone
 
@@ -54,6 +55,7 @@ class Personalization:
         without_order: what to do where the method reads the order of histories, and they have none.
         reads_history: what the backbone sees depends on which items are the user's: in training on all training items,
             of which a sequence may have only the newest as samples.
+        term: all that the method adds to the loss; None: nothing, or something else.
         only_sum: the backbone sees the sum of the common item table and `PERSONAL`, and nothing else is minimised.
     """
 
@@ -68,6 +70,7 @@ class Personalization:
     needs_validation = False
     without_order = ""
     reads_history = False
+    term: Proximal | None = None
     only_sum = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:

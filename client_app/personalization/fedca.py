@@ -40,6 +40,7 @@ class MixedTable(Personalization):
     """Each user trains a model of its own, which starts between its last one and the one mixed for it."""
 
     options: FedCAOptions
+    term: Proximal
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)

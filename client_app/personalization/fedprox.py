@@ -31,6 +31,7 @@ class ProximalTerm(Personalization):
     """Each device is drawn back to the shared arrays that it started from."""
 
     options: FedProxOptions
+    term: Proximal
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)

@@ -36,6 +36,7 @@ class GuidedTable(Personalization):
     """Each user starts from the common table, and is drawn to the one that its neighbours made for it."""
 
     options: GPFedRecOptions
+    term: Proximal
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from bouquet.extras import missing
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
+from client_app.personalization.proximal import Proximal
 from client_app.personalization.round import PERSONAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import gru_kernels, kernels, ncf_kernels, row_kernels
@@ -37,8 +38,15 @@ def fits(task: LocalTask) -> bool:
     if task.backbone.kernel != "mf":
         return False
     if task.personalizations:
-        return is_sum(task)
+        return is_sum(task) or term_of(task) is not None
     return task.options.weight_decay == 0 or task.options.optimizer == "sgd"
+
+
+def term_of(task: LocalTask) -> Proximal | None:
+    """What draws the one item table to another one, where nothing else is added to the loss, and nothing decays."""
+    alone = len(task.personalizations) == 1 and task.options.weight_decay == 0
+    term = task.personalizations[0].term if alone else None
+    return term if term is not None and [*term.near] == ["item_embedding"] else None
 
 
 def is_sum(task: LocalTask) -> bool:
@@ -83,6 +91,20 @@ def train_compiled(task: LocalTask) -> Iterator[Changes]:
 class _Block(Block):
     """Users whose tables are trained."""
 
+    def __init__(self, task: LocalTask, users: NDArray[np.int64], code: ModuleType) -> None:
+        super().__init__(task, users, code)
+        self.held, self.near = 0.0, np.empty((0, task.backbone.private["user_embedding"].size), task.dtype)
+        term = term_of(task)
+        if term is None:
+            return
+        if task.whole_table:  # the term moves rows without samples, too
+            samples = np.repeat(self.touched.indptr[:-1], np.diff(self.sample_indptr))
+            self.place = self.touched.values[samples + self.place]
+            every = np.tile(np.arange(task.num_items, dtype=np.int32), len(users))
+            self.touched = Ragged.from_lengths(np.full(len(users), task.num_items), every)
+        self.held = 2 * term.weight
+        self.near = task.of_users(term.near["item_embedding"], users, self.touched)
+
     def train(self, code: ModuleType) -> Changes:
         task, users, touched = self.task, self.users, self.touched
         summed = is_sum(task)
@@ -100,7 +122,8 @@ class _Block(Block):
         trained = np.empty((len(touched.values), origin.shape[1]), task.dtype)
         vectors = task.private["user_embedding"][users].astype(task.dtype)
         losses, steps = np.empty(len(users)), np.empty(len(users), np.int64)
-        as_change = "item_embedding" in task.shared and not task.whole_table
+        decayed = task.options.weight_decay > 0
+        as_change = "item_embedding" in task.shared and not decayed
         arguments = (
             touched.indptr,
             start,
@@ -119,6 +142,8 @@ class _Block(Block):
             task.dtype(task.rate("user_embedding")),
             task.dtype(task.decay("item_embedding")),
             task.dtype(task.decay("user_embedding")),
+            self.near,
+            task.dtype(self.held),
             task.options.early_stop_tolerance,
             losses,
             steps,
@@ -126,7 +151,7 @@ class _Block(Block):
 
         run_kernel(code.train_users, arguments, touched.indptr)
         task.private["user_embedding"][users] = vectors
-        if task.whole_table:
+        if decayed:
             return self._with_untouched(trained, steps, losses)
         changes = Changes(users=users, rows=touched, loss=losses, steps=steps)
         if summed:

@@ -67,19 +67,38 @@ def _adam(weight, gradient, factor, first, second, numbers):
 
 
 @_compile
-def _adam_by_columns(columns, p, slopes, first, second, numbers, moments, user_numbers, logits):
+def _adam_held(weight, gradient, factor, near, held, first, second, numbers):
+    """As `_adam`, along factor · gradient + held (weight - near)."""
+    keep_1, take_1, keep_2, take_2, epsilon = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    rate, scale, total = numbers[5], numbers[6], weight.dtype.type(0)
+    for i in range(len(weight)):
+        g = factor * gradient[i] + held * (weight[i] - near[i])
+        m = keep_1 * first[i] + take_1 * g
+        v = keep_2 * second[i] + take_2 * g * g
+        total += gradient[i] * weight[i]
+        first[i], second[i] = m, v
+        weight[i] -= rate * m / (np.sqrt(scale * v) + epsilon)
+    return total
+
+
+@_compile
+def _adam_by_columns(columns, p, slopes, nearby, held, first, second, numbers, moments, user_numbers, logits):
     """As `_sgd_by_columns` with p's step, and the logits after both, for which a column is read while it is near.
 
     Moments move rows that are not in the batch too.
 
     Args:
+        nearby: [d, r] what the columns are drawn to where held > 0.
         moments, user_numbers: [2, d] as `first` and `second`, and as `numbers`, of p.
     """
     size = columns.shape[1]
     logits[:size] = 0
     for j in range(len(p)):
         column = columns[j]
-        gradient = _adam(column, slopes, p[j], first[j], second[j], numbers)
+        if held > 0:
+            gradient = _adam_held(column, slopes, p[j], nearby[j], held, first[j], second[j], numbers)
+        else:
+            gradient = _adam(column, slopes, p[j], first[j], second[j], numbers)
         m = user_numbers[0] * moments[0, j] + user_numbers[1] * gradient
         v = user_numbers[2] * moments[1, j] + user_numbers[3] * gradient * gradient
         moments[0, j], moments[1, j] = m, v
@@ -87,6 +106,15 @@ def _adam_by_columns(columns, p, slopes, first, second, numbers, moments, user_n
         factor = p[j]
         for r in range(size):
             logits[r] += factor * column[r]
+
+
+@_compile
+def _draw_near(columns, nearby, factor):
+    """columns += factor · nearby."""
+    for j in range(len(columns)):
+        column, near = columns[j], nearby[j]
+        for r in range(len(column)):
+            column[r] += factor * near[r]
 
 
 @_compile
@@ -142,7 +170,7 @@ def _store(table, origin, rows, as_change, out):
 @_compile
 def train_users(
     begin, end, row_indptr, rows, origin, as_change, tables, sample_indptr, num_positives, place, vectors, stream,
-    epochs, batch_size, adam, item_rate, user_rate, item_decay, user_decay, tolerance, losses, steps,
+    epochs, batch_size, adam, item_rate, user_rate, item_decay, user_decay, near, held, tolerance, losses, steps,
 ):  # fmt: skip
     """Train users begin … end - 1; `vectors` [k, d] change in place, `tables` [nnz, d] receive trained rows.
 
@@ -155,6 +183,8 @@ def train_users(
         stream: [k] keyed stream of the batch order.
         item_rate, user_rate: of the tables' type.
         item_decay, user_decay: weight decay, added to the gradient as decay · weight; SGD only; of the tables' type.
+        near: [nnz, d] what the working rows are drawn to by a term (held / 2) ‖Q - Q'‖²; held: of the tables' type, and
+            0 where there is none; without decay only.
         tolerance: a user ends after an epoch that changed its loss by at most this share; 0: all epochs.
         losses: [k] receives the mean loss of the last epoch, steps: [k] the number of steps taken.
     """
@@ -164,6 +194,7 @@ def train_users(
         most_rows = max(most_rows, row_indptr[user + 1] - row_indptr[user])
         most_samples = max(most_samples, sample_indptr[user + 1] - sample_indptr[user])
     memory, gradient = np.empty(most_rows * d, dtype), np.empty(d, dtype)
+    near_memory = np.empty(most_rows * d if held > 0 else 0, dtype)
     moments, user_moments = np.empty((2, most_rows * d if adam else 0), dtype), np.empty((2, d), dtype)
     positives_by_row, samples_by_row = np.zeros(most_rows, dtype), np.zeros(most_rows, dtype)
     positives, samples = np.empty(most_rows, dtype), np.empty(most_rows, dtype)
@@ -183,12 +214,16 @@ def train_users(
         mine = rows[row_indptr[user] : row_indptr[user + 1]]
         here = place[sample_indptr[user] : sample_indptr[user + 1]]
         p, size, count, step, active, before = vectors[user], len(here), len(mine), 0, 0, np.nan
-        by_columns = adam or count <= ROWS_PER_SAMPLE * min(batch_size, size)
+        by_columns = adam or held > 0 or count <= ROWS_PER_SAMPLE * min(batch_size, size)
         table, columns = memory[: count * d].reshape((count, d)), memory[: count * d].reshape((d, count))
         if by_columns:
             _load(origin, mine, columns.T)
         else:
             _load(origin, mine, table)
+        drawn = count * d if held > 0 else 0
+        nearby = near_memory[:drawn].reshape((d, drawn // d))
+        if held > 0:
+            _load(near[row_indptr[user] : row_indptr[user + 1]], all_rows[:count], nearby.T)
         used = count * d if adam else 0
         first, second = moments[0, :used].reshape((d, used // d)), moments[1, :used].reshape((d, used // d))
         first[:], second[:], user_moments[:], seen[:count], losses[user] = 0, 0, 0, 0, np.nan
@@ -228,10 +263,14 @@ def train_users(
                 if adam:
                     numbers[5], numbers[6] = item_rate / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
                     user_numbers[5], user_numbers[6] = user_rate / (1.0 - 0.9**step), numbers[6]
-                    _adam_by_columns(columns, p, slopes, first, second, numbers, user_moments, user_numbers, logits)
+                    _adam_by_columns(
+                        columns, p, slopes, nearby, held, first, second, numbers, user_moments, user_numbers, logits
+                    )  # fmt: skip
                 else:
                     if by_columns:
-                        _sgd_by_columns(columns, p, slopes, item_rate, item_kept, gradient)
+                        _sgd_by_columns(columns, p, slopes, item_rate, item_kept - item_rate * held, gradient)
+                        if held > 0:
+                            _draw_near(columns, nearby, item_rate * held)
                     else:
                         _sgd_by_rows(table, p, listed, active, slopes, item_rate, item_kept, gradient)
                     for j in range(d):

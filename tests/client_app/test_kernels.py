@@ -91,6 +91,26 @@ def test_a_sum_of_two_tables_is_trained_as_one(batch_size, early_stop_tolerance)
     np.testing.assert_allclose(own, 1.7 / 0.3 * expected["change of item_embedding"], atol=1e-12)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("batch_size", [4, 2048])
+@pytest.mark.parametrize("early_stop_tolerance", [0.0, 0.05])
+def test_a_table_that_is_drawn_back(batch_size, early_stop_tolerance, optimizer):
+    """FedProx: rows that have moved are drawn in steps without samples of theirs, too; without torch."""
+    options = {"strategy": "fedprox", "fedprox_mu": 0.7, "learning_rate": 0.3 if optimizer == "sgd" else 0.01}
+
+    def make():
+        further = {"batch_size": batch_size, "early_stop_tolerance": early_stop_tolerance, "optimizer": optimizer}
+        return make_method_task(**options, **further, local_epochs=6)
+
+    expected = assert_equal_outcomes(make)
+    assert np.abs(expected["change of item_embedding"]).max() > 1e-2
+
+
+@pytest.mark.parametrize("further", [{"weight_decay": 0.1}, {"backbone": "ncf"}], ids=str)
+def test_what_else_is_drawn_back_is_left_to_torch(further):
+    assert not compiled.fits(make_method_task(strategy="fedprox", fedprox_mu=0.7, **further))
+
+
 def test_decay_of_a_row_without_samples_by_hand():
     """lr = 1/2, decay = 1/5, one sample less than a batch, three epochs: a factor of (1 - 1/10)^3 = .729."""
     task = task_of([([2], [5]), ([], [])], learning_rate=0.5, weight_decay=0.2, local_epochs=3)
