@@ -157,8 +157,7 @@ def test_every_private_rate_is_searched_over_what_the_protocol_says():
 
 
 def test_every_method_that_trains_a_model_has_a_declared_search():
-    """But for those that the papers of this project do not have as rows."""
     searched = {row.settings["strategy"] for _, row in declared_rows()}
     searched |= {row.settings["personalization"] for _, row in declared_rows()}
     trained = {name for name, method in METHODS.items() if method.kind == "gradients"} | set(PLUG_INS)
-    assert trained - searched == {"fedprox", "scaffold"}
+    assert trained <= searched
