@@ -67,28 +67,23 @@ def _adam(weight, gradient, factor, first, second, numbers):
 
 
 @_compile
-def _adam_held(weight, gradient, factor, near, held, first, second, numbers):
-    """As `_adam`, along factor · gradient + held (weight - near)."""
-    keep_1, take_1, keep_2, take_2, epsilon = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    rate, scale, total = numbers[5], numbers[6], weight.dtype.type(0)
+def _drawn(weight, gradient, factor, near, held, out):
+    """out = factor · gradient + held (weight - near); returns Σ gradient · weight."""
+    total = weight.dtype.type(0)
     for i in range(len(weight)):
-        g = factor * gradient[i] + held * (weight[i] - near[i])
-        m = keep_1 * first[i] + take_1 * g
-        v = keep_2 * second[i] + take_2 * g * g
+        out[i] = factor * gradient[i] + held * (weight[i] - near[i])
         total += gradient[i] * weight[i]
-        first[i], second[i] = m, v
-        weight[i] -= rate * m / (np.sqrt(scale * v) + epsilon)
     return total
 
 
 @_compile
-def _adam_by_columns(columns, p, slopes, nearby, held, first, second, numbers, moments, user_numbers, logits):
+def _adam_by_columns(columns, p, slopes, nearby, held, drawn, first, second, numbers, moments, user_numbers, logits):
     """As `_sgd_by_columns` with p's step, and the logits after both, for which a column is read while it is near.
 
     Moments move rows that are not in the batch too.
 
     Args:
-        nearby: [d, r] what the columns are drawn to where held > 0.
+        nearby: [d, r] what the columns are drawn to where held > 0, which takes memory `drawn` [r].
         moments, user_numbers: [2, d] as `first` and `second`, and as `numbers`, of p.
     """
     size = columns.shape[1]
@@ -96,7 +91,8 @@ def _adam_by_columns(columns, p, slopes, nearby, held, first, second, numbers, m
     for j in range(len(p)):
         column = columns[j]
         if held > 0:
-            gradient = _adam_held(column, slopes, p[j], nearby[j], held, first[j], second[j], numbers)
+            gradient = _drawn(column, slopes, p[j], nearby[j], held, drawn)
+            _adam(column, drawn, p.dtype.type(1), first[j], second[j], numbers)
         else:
             gradient = _adam(column, slopes, p[j], first[j], second[j], numbers)
         m = user_numbers[0] * moments[0, j] + user_numbers[1] * gradient
@@ -194,7 +190,7 @@ def train_users(
         most_rows = max(most_rows, row_indptr[user + 1] - row_indptr[user])
         most_samples = max(most_samples, sample_indptr[user + 1] - sample_indptr[user])
     memory, gradient = np.empty(most_rows * d, dtype), np.empty(d, dtype)
-    near_memory = np.empty(most_rows * d if held > 0 else 0, dtype)
+    near_memory, drawn = np.empty(most_rows * d if held > 0 else 0, dtype), np.empty(most_rows, dtype)
     moments, user_moments = np.empty((2, most_rows * d if adam else 0), dtype), np.empty((2, d), dtype)
     positives_by_row, samples_by_row = np.zeros(most_rows, dtype), np.zeros(most_rows, dtype)
     positives, samples = np.empty(most_rows, dtype), np.empty(most_rows, dtype)
@@ -220,8 +216,8 @@ def train_users(
             _load(origin, mine, columns.T)
         else:
             _load(origin, mine, table)
-        drawn = count * d if held > 0 else 0
-        nearby = near_memory[:drawn].reshape((d, drawn // d))
+        near_used = count * d if held > 0 else 0
+        nearby = near_memory[:near_used].reshape((d, near_used // d))
         if held > 0:
             _load(near[row_indptr[user] : row_indptr[user + 1]], all_rows[:count], nearby.T)
         used = count * d if adam else 0
@@ -264,7 +260,8 @@ def train_users(
                     numbers[5], numbers[6] = item_rate / (1.0 - 0.9**step), 1.0 / (1.0 - 0.999**step)
                     user_numbers[5], user_numbers[6] = user_rate / (1.0 - 0.9**step), numbers[6]
                     _adam_by_columns(
-                        columns, p, slopes, nearby, held, first, second, numbers, user_moments, user_numbers, logits
+                        columns, p, slopes, nearby, held, drawn, first, second, numbers, user_moments, user_numbers,
+                        logits,
                     )  # fmt: skip
                 else:
                     if by_columns:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from client_app.personalization import ace_compiled
-from client_app.training import compiled
-from client_app.training.compiler import enhanced_kernels
-from tests.client_app import test_personalizations
+from tests.client_app import compiled_steps, test_personalizations
+from tests.client_app.compiled_steps import steps_of
 from tests.client_app.test_personalizations import make_task, outcome
 
 BASE = {"strategy": "fcf", "personalization": "ace", "embedding_size": 8, "ace_learning_rate": 0.2, "batch_size": 2048}
@@ -19,18 +18,10 @@ def many_items(monkeypatch):
     monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 200)
 
 
-def steps_of(task):
-    (method,) = task.personalizations
-    return method.compiled(task)
-
-
 def assert_equal_to_the_loop(options, seed=0):
-    assert steps_of(make_task(SIZES, seed, **options)) is not None
-    expected, found = (outcome(make_task(SIZES, seed, **options), backend) for backend in ("loop", "numba"))
+    expected = compiled_steps.assert_equal_to_the_loop(options, seed, SIZES)
     for name in ("change of item_embedding", "change of transfer_weight_1", "change of transfer_weight_2"):
         assert np.abs(expected[name]).max() > 1e-4
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -73,39 +64,24 @@ def test_more_rows_than_a_perceptron_sees_at_once(monkeypatch):
     for batch_size in (400, 2048):
         options = BASE | {"backbone": "ncf", "batch_size": batch_size}
         expected, found = (outcome(make_task([300, 2], **options), backend) for backend in ("loop", "numba"))
-        for name, values in expected.items():
-            np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+        compiled_steps.assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_single_precision_is_near_double_precision(backbone):
-    expected = outcome(make_task(SIZES, **BASE, backbone=backbone), "loop")
-    found = outcome(make_task(SIZES, **BASE, backbone=backbone, dtype=np.float32), "numba")
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=2e-5, err_msg=name)
+    compiled_steps.assert_single_precision_is_near_double_precision(BASE | {"backbone": backbone}, SIZES)
 
 
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_threads_and_blocks_change_nothing(monkeypatch, backbone):
-    found = []
-    for count, block in (("1", 16 * 2**20), ("2", 16 * 2**20), ("1", 1)):
-        monkeypatch.setenv("OMP_NUM_THREADS", count)
-        monkeypatch.setattr(ace_compiled, "_BLOCK_BYTES", block)
-        found.append(outcome(make_task(SIZES, **BASE, backbone=backbone), "numba"))
-    for other in found[1:]:
-        for name, values in found[0].items():
-            np.testing.assert_array_equal(other[name], values, err_msg=name)
+    options = BASE | {"backbone": backbone}
+    compiled_steps.assert_threads_and_blocks_change_nothing(monkeypatch, ace_compiled, options, SIZES)
 
 
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_a_user_who_has_diverged_is_nothing_to_the_others(backbone):
     options = BASE | {"backbone": backbone}
-    expected, task = outcome(make_task(SIZES, **options), "numba"), make_task(SIZES, **options)
-    task.private["user_embedding"][2] = np.nan
-    found, others = outcome(task, "numba"), np.arange(len(SIZES)) != 2
-    assert np.isnan(found["change of item_embedding"][2]).any()
-    for array, values in expected.items():
-        np.testing.assert_array_equal(found[array][others], values[others], err_msg=array)
+    compiled_steps.assert_who_has_diverged_is_nothing_to_the_others("user_embedding", options, SIZES)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +100,5 @@ def test_the_rest_is_left_to_others(further):
 
 
 def test_without_numba_all_of_it_is(monkeypatch):
-    assert enhanced_kernels() is not None
-    expected = outcome(make_task(SIZES, **BASE), "loop")
-    for module, names in ((compiled, ("kernels", "row_kernels")), (ace_compiled, ("enhanced_kernels", "row_kernels"))):
-        for name in names:
-            monkeypatch.setattr(module, name, lambda: None)
-    assert steps_of(make_task(SIZES, **BASE)) is None
-    found = outcome(make_task(SIZES, **BASE), "numba")
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+    names = ("enhanced_kernels", "row_kernels")
+    compiled_steps.assert_nothing_is_compiled_without_numba(monkeypatch, ace_compiled, names, BASE, SIZES)

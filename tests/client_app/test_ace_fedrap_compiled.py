@@ -5,16 +5,14 @@ import pytest
 
 from client_app.personalization import ace_fedrap_compiled
 from client_app.personalization.round import PERSONAL
-from client_app.training import compiled
-from tests.client_app import test_personalizations
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app import compiled_steps, test_personalizations
+from tests.client_app.compiled_steps import steps_of
+from tests.client_app.test_personalizations import make_task
 
 BASE = {
     "strategy": "fedrap", "personalization": "ace", "embedding_size": 8, "ace_learning_rate": 0.2, "batch_size": 2048,
     "fedrap_lambda": 0.3, "fedrap_mu": 0.2,
 }  # fmt: skip
-# One item, some, none, and more rows than a tile has.
-SIZES = [1, 6, 150, 0, 9, 2]
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +20,10 @@ def several_tiles(monkeypatch):
     monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 600)
 
 
-def steps_of(task):
-    return task.personalizations[0].compiled(task)
-
-
-def assert_equal_to_the_loop(options, seed=0, sizes=SIZES):
-    assert steps_of(make_task(sizes, seed, **options)) is not None
-    expected, found = (outcome(make_task(sizes, seed, **options), backend) for backend in ("loop", "numba"))
+def assert_equal_to_the_loop(options, **further):
+    expected = compiled_steps.assert_equal_to_the_loop(options, **further)
     for name in ("change of item_embedding", "change of transfer_weight_1", "change of transfer_weight_2"):
         assert np.abs(expected[name]).max() > 1e-4
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -63,35 +54,20 @@ def test_more_steps_than_are_remembered_as_vectors(batch_size):
 @pytest.mark.parametrize("size", [4, 16, 32, 64])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_for_every_width(size, seed):
-    assert_equal_to_the_loop(BASE | {"embedding_size": size, "ace_learning_rate": 0.05, "batch_size": 20}, seed)
+    assert_equal_to_the_loop(BASE | {"embedding_size": size, "ace_learning_rate": 0.05, "batch_size": 20}, seed=seed)
 
 
 def test_single_precision_is_near_double_precision():
-    expected = outcome(make_task(SIZES, **BASE), "loop")
-    found = outcome(make_task(SIZES, **BASE, dtype=np.float32), "numba")
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=2e-5, err_msg=name)
+    compiled_steps.assert_single_precision_is_near_double_precision(BASE)
 
 
 def test_threads_and_blocks_change_nothing(monkeypatch):
-    found = []
-    for count, block in (("1", 16 * 2**20), ("2", 16 * 2**20), ("1", 1)):
-        monkeypatch.setenv("OMP_NUM_THREADS", count)
-        monkeypatch.setattr(ace_fedrap_compiled, "_BLOCK_BYTES", block)
-        found.append(outcome(make_task(SIZES, **BASE), "numba"))
-    for other in found[1:]:
-        for name, values in found[0].items():
-            np.testing.assert_array_equal(other[name], values, err_msg=name)
+    compiled_steps.assert_threads_and_blocks_change_nothing(monkeypatch, ace_fedrap_compiled, BASE)
 
 
 @pytest.mark.parametrize("name", ["user_embedding", PERSONAL])
 def test_a_user_who_has_diverged_is_nothing_to_the_others(name):
-    expected, task = outcome(make_task(SIZES, **BASE), "numba"), make_task(SIZES, **BASE)
-    task.private[name][2] = np.nan
-    found, others = outcome(task, "numba"), np.arange(len(SIZES)) != 2
-    assert np.isnan(found["change of item_embedding"][2]).any()
-    for array, values in expected.items():
-        np.testing.assert_array_equal(found[array][others], values[others], err_msg=array)
+    compiled_steps.assert_who_has_diverged_is_nothing_to_the_others(name, BASE)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +87,5 @@ def test_the_rest_is_left_to_others(further):
 
 
 def test_without_numba_all_of_it_is(monkeypatch):
-    expected = outcome(make_task(SIZES, **BASE), "loop")
-    own = (ace_fedrap_compiled, ("enhanced_sum_kernels", "row_kernels"))
-    for module, names in ((compiled, ("kernels", "row_kernels")), own):
-        for name in names:
-            monkeypatch.setattr(module, name, lambda: None)
-    assert steps_of(make_task(SIZES, **BASE)) is None
-    found = outcome(make_task(SIZES, **BASE), "numba")
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+    names = ("enhanced_sum_kernels", "row_kernels")
+    compiled_steps.assert_nothing_is_compiled_without_numba(monkeypatch, ace_fedrap_compiled, names, BASE)

@@ -7,14 +7,12 @@ import pytest
 
 from client_app.personalization import plgc_compiled
 from client_app.personalization.round import GLOBAL
-from client_app.training import compiled
 from client_app.training.compiler import row_kernels
-from tests.client_app import test_personalizations
+from tests.client_app import compiled_steps, test_personalizations
+from tests.client_app.compiled_steps import SIZES, steps_of
 from tests.client_app.test_personalizations import make_task, outcome
 
 BASE = {"strategy": "fcf", "personalization": "plgc", "embedding_size": 8, "plgc_lambda": 0.3, "batch_size": 2048}
-# One item, some, none, and more rows than a tile has.
-SIZES = [1, 6, 150, 0, 9, 2]
 
 
 @pytest.fixture(autouse=True)
@@ -22,17 +20,9 @@ def several_tiles(monkeypatch):
     monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 600)
 
 
-def steps_of(task):
-    (method,) = task.personalizations
-    return method.compiled(task)
-
-
-def assert_equal_to_the_loop(options, seed=0, sizes=SIZES, atol=1e-10):
-    assert steps_of(make_task(sizes, seed, **options)) is not None
-    expected, found = (outcome(make_task(sizes, seed, **options), backend) for backend in ("loop", "numba"))
+def assert_equal_to_the_loop(options, **further):
+    expected = compiled_steps.assert_equal_to_the_loop(options, **further)
     assert np.abs(expected["change of item_embedding"]).max() > 1e-3
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +66,7 @@ def test_batches_with_next_to_no_statistics(batch_size, backbone):
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_for_every_width(size, seed, backbone):
-    assert_equal_to_the_loop(BASE | {"embedding_size": size, "local_epochs": 3, "backbone": backbone}, seed)
+    assert_equal_to_the_loop(BASE | {"embedding_size": size, "local_epochs": 3, "backbone": backbone}, seed=seed)
 
 
 @pytest.mark.parametrize("mixing", ["ntk", "none"])
@@ -90,40 +80,25 @@ def test_common_tables_of_each_user(mixing, batch_size):
         task = replace(task, frozen={}, anchors={GLOBAL: (task.frozen[GLOBAL] + apart).astype(np.float64)})
         assert steps_of(task) is not None
         found.append(outcome(task, backend))
-    for name, values in found[0].items():
-        np.testing.assert_allclose(found[1][name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+    compiled_steps.assert_equal(found[1], found[0])
 
 
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_single_precision_is_near_double_precision(backbone):
-    expected = outcome(make_task(SIZES, **BASE, backbone=backbone), "loop")
-    found = outcome(make_task(SIZES, **BASE, backbone=backbone, dtype=np.float32), "numba")
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=2e-5, err_msg=name)
+    compiled_steps.assert_single_precision_is_near_double_precision(BASE | {"backbone": backbone})
 
 
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_threads_and_blocks_change_nothing(monkeypatch, backbone):
-    found = []
-    for count, block in (("1", 16 * 2**20), ("2", 16 * 2**20), ("1", 1)):
-        monkeypatch.setenv("OMP_NUM_THREADS", count)
-        monkeypatch.setattr(plgc_compiled, "_BLOCK_BYTES", block)
-        found.append(outcome(make_task(SIZES, **BASE, backbone=backbone), "numba"))
-    for other in found[1:]:
-        for name, values in found[0].items():
-            np.testing.assert_array_equal(other[name], values, err_msg=name)
+    options = BASE | {"backbone": backbone}
+    compiled_steps.assert_threads_and_blocks_change_nothing(monkeypatch, plgc_compiled, options)
 
 
 @pytest.mark.parametrize("name", ["user_embedding", "item_embedding", "projector_1"])
 @pytest.mark.parametrize("backbone", ["mf", "ncf"])
 def test_a_user_who_has_diverged_is_nothing_to_the_others(name, backbone):
     options = BASE | {"backbone": backbone}
-    expected, task = outcome(make_task(SIZES, **options), "numba"), make_task(SIZES, **options)
-    task.private[name][2] = np.nan
-    found, others = outcome(task, "numba"), np.arange(len(SIZES)) != 2
-    assert np.isnan(found["change of item_embedding"][2]).any()
-    for array, values in expected.items():
-        np.testing.assert_array_equal(found[array][others], values[others], err_msg=array)
+    compiled_steps.assert_who_has_diverged_is_nothing_to_the_others(name, options)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +117,8 @@ def test_the_rest_is_left_to_others(further):
 
 
 def test_without_numba_all_of_it_is(monkeypatch):
-    expected = outcome(make_task(SIZES, **BASE), "loop")
-    for module, names in ((compiled, ("kernels", "row_kernels")), (plgc_compiled, ("mixed_kernels", "row_kernels"))):
-        for name in names:
-            monkeypatch.setattr(module, name, lambda: None)
-    assert steps_of(make_task(SIZES, **BASE)) is None
-    found = outcome(make_task(SIZES, **BASE), "numba")
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-11, atol=1e-10, err_msg=name)
+    names = ("mixed_kernels", "row_kernels")
+    compiled_steps.assert_nothing_is_compiled_without_numba(monkeypatch, plgc_compiled, names, BASE)
 
 
 def test_norms_of_the_rest_are_those_of_numpy(monkeypatch):
