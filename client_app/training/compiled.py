@@ -2,7 +2,9 @@
 
 What the kernels do not compute (Adam with weight decay, another model, most personalizations), and everything where
 numba is not installed, is left to numpy, and what that does not compute either to torch. Weight decay moves rows that
-a user never touched too, but by the same factor all of them: these are not trained, only multiplied.
+a user never touched too, but by the same factor all of them: these are not trained, only multiplied. A term that
+draws the table to another one moves each of them by a step of its own, so that all are trained; only where it draws
+back to where training starts (FedProx) they stay.
 
 Where the model sees only the sum S = C + D of the common table and the user's own, both have the gradient of S, and
 C ← C - a g with D ← D - b g is S ← S - (a + b) g: one table is trained, and its change is divided as a to b.
