@@ -17,6 +17,7 @@ from bouquet.arrays import Array, Specs
 from bouquet.config import Options, RunConfig
 from bouquet.ragged import Ragged
 from bouquet.randomness import Draws, Words
+from client_app.personalization.linear import Linear
 from client_app.personalization.proximal import Proximal
 from client_app.personalization.round import Batch, Changes, Given, OwnArrays, Pull, Tensors, Tuning, Working
 from models import Backbone
@@ -70,7 +71,7 @@ class Personalization:
     needs_validation = False
     without_order = ""
     reads_history = False
-    term: Proximal | None = None
+    term: Proximal | Linear | None = None
     only_sum = False
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:

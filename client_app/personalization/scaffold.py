@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import EllipsisType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ from bouquet.methods import only_embeddings
 from bouquet.methods.scaffold import ScaffoldOptions
 from bouquet.ragged import Ragged
 from client_app.personalization.base import Personalization
+from client_app.personalization.linear import Linear
 from client_app.personalization.round import Batch, Changes, Pull, Tensors, Working
 from client_app.training.task import LocalTask
 from models import Backbone
@@ -43,6 +45,7 @@ class ControlVariates(Personalization):
     """Every local step is corrected by what sets the user's gradients apart from the mean of all users'."""
 
     options: ScaffoldOptions
+    term: Linear
 
     def __init__(self, backbone: Backbone, config: RunConfig, options: Options) -> None:
         super().__init__(backbone, config, options)
@@ -51,6 +54,7 @@ class ControlVariates(Personalization):
         self.shared = {common(name): spec for name, spec in zeros.items()}
         self.private = {own(name): spec for name, spec in zeros.items()}
         self.fixed = {correction(name): spec for name, spec in zeros.items()}
+        self.term = Linear({name: correction(name) for name in self.corrected})
 
     def train(  # type: ignore[override]
         self, backend: Callable[[LocalTask], Iterator[Changes]], task: LocalTask
@@ -70,19 +74,10 @@ class ControlVariates(Personalization):
 
     def penalty(self, arrays: Tensors, seen: Tensors, batch: Batch, working: Working) -> Tensor:
         """⟨c - c_u, w⟩, whose gradient is the correction."""
-        total = [(arrays[correction(name)] * arrays[name]).flatten(1).sum(dim=1) for name in self.corrected]
-        return sum(total[1:], start=total[0])
+        return self.term.penalty(arrays)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
-        """The backbone sees what there is; every gradient has the correction added."""
-
-        def pull(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {
-                **gradients,
-                **{name: gradients[name] + arrays[correction(name)] for name in self.corrected},
-            }
-
-        return arrays, pull
+        return self.term.forward(arrays)
 
     def _gradients(self, backend: Callable[[LocalTask], Iterator[Changes]], task: LocalTask) -> dict[str, Floats]:
         """[k, …] g_u(w^t) of every array: one step over all samples at rate 1, from where training will start."""
@@ -103,34 +98,50 @@ class ControlVariates(Personalization):
         """The changes of some users, of all rows and of their control variates too, which are renewed in place."""
         users, count, m = changes.users, len(changes.users), task.num_items
         steps = changes.steps.astype(np.float64)
+        owners, at = changes.rows.row_of_value, changes.rows.values
         by_item, dense = {}, {}
         for name, spec in self.corrected.items():
             each = (slice(None), *[None] * len(spec.shape))
-            moved = np.zeros((count, *spec.shape), task.dtype)
-            mine, pace = task.private[own(name)], (task.rate(name) * steps)[each]
-            if spec.by_item:
-                at = changes.rows.row_of_value, changes.rows.values
-                untouched = np.ones((count, m), dtype=bool)
-                untouched[at] = False
-                moved[untouched] = (-pace * apart[name][users])[untouched]
-                moved[at] = changes.by_item[name]
-            else:
-                moved[:] = changes.dense[name]
-            if self.options.scaffold_option == "I":
-                renewed = gradients[name][users] - mine[users]
-            else:
-                renewed = -moved / np.where(pace > 0, pace, 1) - task.shared[common(name)]
-                if spec.by_item:
-                    renewed[untouched] = -mine[users][untouched]  # a gradient of 0, and not of rounding
-            renewed = np.where(pace > 0, renewed, 0).astype(task.dtype)
-            mine[users] += renewed
-            for key, values in ((name, moved), (common(name), renewed)):
-                if spec.by_item:
-                    by_item[key] = values.reshape(count * m, *spec.shape[1:])
-                else:
-                    dense[key] = values
+            mine, pace = task.private[own(name)], (task.rate(name) * steps).astype(task.dtype)
+            if not spec.by_item:
+                dense[name] = changes.dense[name]
+                dense[common(name)] = self._renewed(name, task, gradients, dense[name], pace, users)
+                mine[users] += dense[common(name)]
+                continue
+            worked = changes.by_item[name]
+            found = self._renewed(name, task, gradients, worked, pace[owners], users[owners], at)
+            # Rows without samples have no gradient but the correction, so what is renewed there is 0. In place: these
+            # are tables of all rows of all users.
+            moved, renewed, kept = apart[name][users], mine[users], mine[users[owners], at] + found
+            moved *= -pace[each]
+            np.negative(renewed, out=renewed)
+            renewed[pace == 0] = 0
+            mine[users[pace > 0]] = 0
+            mine[users[owners], at] = kept
+            moved[owners, at], renewed[owners, at] = worked, found
+            by_item[name] = moved.reshape(count * m, *spec.shape[1:])
+            by_item[common(name)] = renewed.reshape(count * m, *spec.shape[1:])
         rows = Ragged.from_lengths(np.full(count, m), np.tile(np.arange(m, dtype=np.int32), count))
         return replace(changes, rows=rows, by_item=by_item, dense=dense)
+
+    def _renewed(
+        self, name: str, task: LocalTask, gradients: dict[str, Floats], moved: Floats, pace: Floats,
+        users: NDArray[np.int64], rows: NDArray[np.int32] | EllipsisType = ...,
+    ) -> Floats:  # fmt: skip
+        """c_u⁺ - c_u where training moved values: [nnz, …] rows of an array by item, or [c, …] of another one.
+
+        Args:
+            moved: by how much.
+            pace: [nnz] or [c] K η of whose they are; 0: nothing was trained, and nothing is renewed.
+            users: [nnz] or [c] whose they are; rows: [nnz] of which items.
+        """
+        each = (slice(None), *[None] * (moved.ndim - 1))
+        mine = task.private[own(name)]
+        if self.options.scaffold_option == "I":
+            found = gradients[name][users, rows] - mine[users, rows]
+        else:
+            found = -moved / np.where(pace > 0, pace, 1)[each] - task.shared[common(name)][rows]
+        return np.where((pace > 0)[each], found, 0).astype(task.dtype)
 
 
 def put(target: Floats, changes: Changes, name: str, factor: float) -> None:

@@ -4,7 +4,8 @@ What the kernels do not compute (Adam with weight decay, another model, most per
 numba is not installed, is left to numpy, and what that does not compute either to torch. Weight decay moves rows that
 a user never touched too, but by the same factor all of them: these are not trained, only multiplied. A term that
 draws the table to another one moves each of them by a step of its own, so that all are trained; only where it draws
-back to where training starts (FedProx) they stay.
+back to where training starts (FedProx) they stay, and what a fixed correction makes of them (Scaffold) is left to the
+method.
 
 Where the model sees only the sum S = C + D of the common table and the user's own, both have the gradient of S, and
 C ← C - a g with D ← D - b g is S ← S - (a + b) g: one table is trained, and its change is divided as a to b.
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from bouquet.extras import missing
 from bouquet.ragged import Ragged
 from bouquet.randomness import Purpose
+from client_app.personalization.linear import Linear
 from client_app.personalization.proximal import Proximal
 from client_app.personalization.round import PERSONAL, Changes
 from client_app.training.blocks import Block, blocks
@@ -44,11 +46,14 @@ def fits(task: LocalTask) -> bool:
     return task.options.weight_decay == 0 or task.options.optimizer == "sgd"
 
 
-def term_of(task: LocalTask) -> Proximal | None:
-    """What draws the one item table to another one, where nothing else is added to the loss, and nothing decays."""
-    alone = len(task.personalizations) == 1 and task.options.weight_decay == 0
-    term = task.personalizations[0].term if alone else None
-    return term if term is not None and [*term.near] == ["item_embedding"] else None
+def term_of(task: LocalTask) -> Proximal | Linear | None:
+    """What else is in the loss of the one item table, without decay: it is drawn to another one or, with SGD, along."""
+    if len(task.personalizations) != 1 or task.options.weight_decay > 0:
+        return None
+    term = task.personalizations[0].term
+    if term is None or [*term.near] != ["item_embedding"]:
+        return None
+    return term if isinstance(term, Proximal) or task.options.optimizer == "sgd" else None
 
 
 def is_sum(task: LocalTask) -> bool:
@@ -95,7 +100,8 @@ class _Block(Block):
 
     def __init__(self, task: LocalTask, users: NDArray[np.int64], code: ModuleType) -> None:
         super().__init__(task, users, code)
-        self.held, self.near = 0.0, np.empty((0, task.backbone.private["user_embedding"].size), task.dtype)
+        self.held = self.pull = 0.0
+        self.near = np.empty((0, task.backbone.private["user_embedding"].size), task.dtype)
         term = term_of(task)
         if term is None:
             return
@@ -104,7 +110,9 @@ class _Block(Block):
             self.place = self.touched.values[samples + self.place]
             every = np.tile(np.arange(task.num_items, dtype=np.int32), len(users))
             self.touched = Ragged.from_lengths(np.full(len(users), task.num_items), every)
-        self.held = 2 * term.weight
+        self.pull = -1.0
+        if isinstance(term, Proximal):
+            self.held = self.pull = 2 * term.weight
         self.near = task.of_users(term.near["item_embedding"], users, self.touched)
 
     def train(self, code: ModuleType) -> Changes:
@@ -146,6 +154,7 @@ class _Block(Block):
             task.dtype(task.decay("user_embedding")),
             self.near,
             task.dtype(self.held),
+            task.dtype(self.pull),
             task.options.early_stop_tolerance,
             losses,
             steps,

@@ -166,7 +166,7 @@ def _store(table, origin, rows, as_change, out):
 @_compile
 def train_users(
     begin, end, row_indptr, rows, origin, as_change, tables, sample_indptr, num_positives, place, vectors, stream,
-    epochs, batch_size, adam, item_rate, user_rate, item_decay, user_decay, near, held, tolerance, losses, steps,
+    epochs, batch_size, adam, item_rate, user_rate, item_decay, user_decay, near, held, pull, tolerance, losses, steps,
 ):  # fmt: skip
     """Train users begin … end - 1; `vectors` [k, d] change in place, `tables` [nnz, d] receive trained rows.
 
@@ -179,8 +179,9 @@ def train_users(
         stream: [k] keyed stream of the batch order.
         item_rate, user_rate: of the tables' type.
         item_decay, user_decay: weight decay, added to the gradient as decay · weight; SGD only; of the tables' type.
-        near: [nnz, d] what the working rows are drawn to by a term (held / 2) ‖Q - Q'‖²; held: of the tables' type, and
-            0 where there is none; without decay only.
+        near: [nnz, d] Q' of the working rows Q, where a term of the loss has the gradient held Q - pull Q': held = pull
+            draws them to it, and held = 0 moves them along it; without decay only, the latter with SGD only.
+        held, pull: of the tables' type, and both 0 where there is no such term.
         tolerance: a user ends after an epoch that changed its loss by at most this share; 0: all epochs.
         losses: [k] receives the mean loss of the last epoch, steps: [k] the number of steps taken.
     """
@@ -190,7 +191,7 @@ def train_users(
         most_rows = max(most_rows, row_indptr[user + 1] - row_indptr[user])
         most_samples = max(most_samples, sample_indptr[user + 1] - sample_indptr[user])
     memory, gradient = np.empty(most_rows * d, dtype), np.empty(d, dtype)
-    near_memory, drawn = np.empty(most_rows * d if held > 0 else 0, dtype), np.empty(most_rows, dtype)
+    near_memory, drawn = np.empty(most_rows * d if pull != 0 else 0, dtype), np.empty(most_rows, dtype)
     moments, user_moments = np.empty((2, most_rows * d if adam else 0), dtype), np.empty((2, d), dtype)
     positives_by_row, samples_by_row = np.zeros(most_rows, dtype), np.zeros(most_rows, dtype)
     positives, samples = np.empty(most_rows, dtype), np.empty(most_rows, dtype)
@@ -210,15 +211,15 @@ def train_users(
         mine = rows[row_indptr[user] : row_indptr[user + 1]]
         here = place[sample_indptr[user] : sample_indptr[user + 1]]
         p, size, count, step, active, before = vectors[user], len(here), len(mine), 0, 0, np.nan
-        by_columns = adam or held > 0 or count <= ROWS_PER_SAMPLE * min(batch_size, size)
+        by_columns = adam or pull != 0 or count <= ROWS_PER_SAMPLE * min(batch_size, size)
         table, columns = memory[: count * d].reshape((count, d)), memory[: count * d].reshape((d, count))
         if by_columns:
             _load(origin, mine, columns.T)
         else:
             _load(origin, mine, table)
-        near_used = count * d if held > 0 else 0
+        near_used = count * d if pull != 0 else 0
         nearby = near_memory[:near_used].reshape((d, near_used // d))
-        if held > 0:
+        if pull != 0:
             _load(near[row_indptr[user] : row_indptr[user + 1]], all_rows[:count], nearby.T)
         used = count * d if adam else 0
         first, second = moments[0, :used].reshape((d, used // d)), moments[1, :used].reshape((d, used // d))
@@ -266,8 +267,8 @@ def train_users(
                 else:
                     if by_columns:
                         _sgd_by_columns(columns, p, slopes, item_rate, item_kept - item_rate * held, gradient)
-                        if held > 0:
-                            _draw_near(columns, nearby, item_rate * held)
+                        if pull != 0:
+                            _draw_near(columns, nearby, item_rate * pull)
                     else:
                         _sgd_by_rows(table, p, listed, active, slopes, item_rate, item_kept, gradient)
                     for j in range(d):

@@ -16,6 +16,7 @@ from client_app.training.denormals import flushed_denormals
 from client_app.training.task import batch_order
 from models import BACKBONES
 from tests.client_app.test_personalizations import make_task as make_method_task
+from tests.client_app.test_scaffold import trained, with_variates
 from tests.client_app.test_training import SIZES, make_task, outcome
 
 
@@ -104,6 +105,29 @@ def test_a_table_that_is_drawn_back(batch_size, early_stop_tolerance, optimizer)
 
     expected = assert_equal_outcomes(make)
     assert np.abs(expected["change of item_embedding"]).max() > 1e-2
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("batch_size", [4, 2048])
+@pytest.mark.parametrize("early_stop_tolerance", [0.0, 0.05])
+def test_a_table_that_is_moved_along(batch_size, early_stop_tolerance, option):
+    """Scaffold: every step corrects rows without samples of theirs, too; without torch."""
+    options = {"batch_size": batch_size, "early_stop_tolerance": early_stop_tolerance, "local_epochs": 6}
+
+    def sent(backend):
+        task, device = with_variates(make_task(lengths=SIZES, learning_rate=0.05, **options), option, random=1)
+        return trained(task, device, backend) | task.private
+
+    expected, found = sent("loop"), sent("numba")
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-10, err_msg=name)
+    assert np.abs(expected["item_embedding"]).max() > 1e-2
+
+
+@pytest.mark.parametrize("further", [{"weight_decay": 0.1}, {"optimizer": "adam"}, {"backbone": "ncf"}], ids=str)
+def test_what_else_is_moved_along_is_left_to_torch(further):
+    task, _ = with_variates(make_task(lengths=SIZES, **further), "II", random=1)
+    assert not compiled.fits(task)
 
 
 @pytest.mark.parametrize("further", [{"weight_decay": 0.1}, {"backbone": "ncf"}], ids=str)
