@@ -121,7 +121,7 @@ def node_at(settings: Settings, place: Place) -> Node:
     """
     if lookup(METHODS, "strategy", settings.run.strategy).kind == "sums":
         # Each where it is needed: who adds to sums needs nothing of what those do who train.
-        from client_app.sums.node import node_of_sums
+        from client_app.sums.nodes import node_of_sums
 
         return node_of_sums(settings, place)
     from client_app.node.training import TrainingNode

@@ -193,7 +193,7 @@ def test_a_device_imports_nothing_that_it_does_not_need():
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.kind == "sums"])
 def test_a_device_that_only_counts_needs_nothing_but_numpy(name):
     module, _, _ = METHODS[name].device.partition(":")
-    loaded = loaded_by(f"import client_app.app, client_app.sums.node, {module}")
+    loaded = loaded_by(f"import client_app.app, client_app.sums.nodes, {module}")
     assert not loaded & {"torch", "numba", "pandas", "pyarrow", "scipy", *NEVER_ON_A_DEVICE}
 
 

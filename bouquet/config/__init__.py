@@ -5,12 +5,14 @@ that every run has are `RunConfig`; a method's own settings are an `Options` cla
 command line checks all of them together; a server or a device reads the classes that concern it with `own`.
 
 options      a group of settings
+data         those of data: which, and what is held out of it
 run          those that every run has: data, model, training, rounds
 protection   those of what protects users, and of who attacks
 reading      from plain keys and values to settings that are checked
 names        what a wrong name is told
 """
 
+from bouquet.config.data import DataOptions
 from bouquet.config.names import did_you_mean, lookup, refuse_broken, wrong_options
 from bouquet.config.options import Options, Scalar, numbers, or_same, written
 from bouquet.config.protection import (
@@ -21,7 +23,7 @@ from bouquet.config.protection import (
     SecureSumsOptions,
 )
 from bouquet.config.reading import Settings, check, defaults, own, parsed
-from bouquet.config.run import CIRCUMSTANCES, DataOptions, ModelOptions, RoundOptions, RunConfig, TrainingOptions
+from bouquet.config.run import CIRCUMSTANCES, ModelOptions, RoundOptions, RunConfig, TrainingOptions
 
 __all__ = [
     "CIRCUMSTANCES",

@@ -18,7 +18,6 @@ of single users are readable for the owner of the folder only; everything else a
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import re
@@ -32,16 +31,15 @@ from typing import Any
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file
 
-from bouquet.checked import checked_tensors, read_checked
 from bouquet.config import Scalar
 from bouquet.errors import ConfigError, DataError, StateError
 from bouquet.extras import is_there
 from bouquet.files import digest_of, is_locked, locked, write_atomically
 from bouquet.randomness import Words
+from bouquet.reporting.documents import finite, read_document, write_document
 from bouquet.reporting.reported import ReportedFolder
+from bouquet.reporting.user_metrics import read_user_metrics, write_user_metrics
 
 _STATUS = ("running", "completed", "failed", "stopped")
 _DIGEST = re.compile(rb"# digest: ([0-9a-f]{32})\n\Z")
@@ -199,7 +197,7 @@ class RunDirectory:
         Args:
             durable: force this line, and all before it, to the disk.
         """
-        line = json.dumps(_finite({"round": server_round, **record})) + "\n"
+        line = json.dumps(finite({"round": server_round, **record})) + "\n"
         with self.metrics.open("a") as file:
             file.write(line)
             if durable:
@@ -269,9 +267,7 @@ class RunDirectory:
 
     def write_json(self, name: str, content: Mapping[str, Any], *, private: bool = False) -> None:
         """Write another document of the run, for example `comparison.json`."""
-        document = _finite(content)
-        text = json.dumps({**document, "digest": _digest(document)}, indent=2) + "\n"
-        write_atomically(self.path / name, text, private=private)
+        write_document(self.path / name, content, private=private)
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What `write_json` wrote; empty if it never did.
@@ -279,18 +275,7 @@ class RunDirectory:
         Raises:
             DataError: it is damaged, or it has no digest.
         """
-        path = self.path / name
-        try:
-            document = json.loads(path.read_bytes())
-            if not isinstance(document, dict):
-                raise ValueError("it is no object")
-            if document.pop("digest", None) != _digest(document):
-                raise ValueError("its digest does not fit, or it has none, as in folders of earlier releases")
-        except FileNotFoundError:
-            return {}
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}).") from None
-        return document
+        return read_document(self.path / name)
 
     def read_config(self) -> dict[str, Any]:
         """The settings of the run.
@@ -320,10 +305,7 @@ class RunDirectory:
         Args:
             sizes: [n] training interactions of each user, which say how active it is.
         """
-        arrays: dict[str, NDArray[Any]] = {"users": users, "metrics": values.astype(np.float32)}
-        if sizes is not None:
-            arrays["sizes"] = sizes.astype(np.int64)
-        write_atomically(self.users, checked_tensors(arrays, {}), private=True)
+        write_user_metrics(self.users, users, values, sizes)
 
     def read_users(self) -> tuple[Words, NDArray[np.float32]]:
         """What `write_users` wrote.
@@ -331,7 +313,7 @@ class RunDirectory:
         Raises:
             DataError: the file is missing or damaged.
         """
-        arrays = self._users_file()
+        arrays = read_user_metrics(self.users)
         return arrays["users"], arrays["metrics"]
 
     def read_sizes(self) -> NDArray[np.int64] | None:
@@ -340,30 +322,4 @@ class RunDirectory:
         Raises:
             DataError: as `read_users`.
         """
-        return self._users_file().get("sizes")
-
-    def _users_file(self) -> dict[str, NDArray[Any]]:
-        try:
-            with safe_open(self.users, framework="numpy") as file:
-                checked = file.metadata() is not None
-            # Without any metadata it is of a version that wrote no digest.
-            return read_checked(self.users)[0] if checked else load_file(self.users)
-        except (OSError, SafetensorError, StateError) as error:
-            raise DataError(f"{self.users} cannot be read ({error}).") from None
-
-
-def _digest(document: Mapping[str, Any]) -> str:
-    return digest_of(json.dumps(document).encode())
-
-
-def _finite(value: Any) -> Any:
-    """The same value with NaN and infinity as null, which JSON has no other word for."""
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return read_user_metrics(self.users).get("sizes")

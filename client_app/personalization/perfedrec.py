@@ -69,8 +69,8 @@ class ThreeLevels(Profiled):
         if options.perfedrec_cluster_share == 0:
             return given
         share = np.float32(options.perfedrec_cluster_share / rest)
-        common = given.frozen[GLOBAL]
-        table = common + share * self._apart(personal, self.table, users)
+        table = share * self._apart(personal, self.table, users)
+        table += given.frozen[GLOBAL]
         frozen = {name: values for name, values in given.frozen.items() if name != GLOBAL}
         return replace(given, frozen=frozen, anchors={**given.anchors, GLOBAL: table})
 

@@ -28,6 +28,7 @@ _MODULES = (
     "row_kernels",
     "kernels_small",
     "kernels_ncf",
+    "kernels_tiles",
     "kernels_products",
     "kernels_recurrence",
     "kernels_gru",

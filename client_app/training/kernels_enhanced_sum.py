@@ -20,17 +20,8 @@ from .kernels_batches import _count, _order
 from .kernels_compile import _compile
 from .kernels_logistic import _exponentials, _log1p, _loss, _slopes
 from .kernels_ncf import _ROWS, _STRIDE, _add_outer, _add_product
+from .kernels_tiles import _C, _E, _GROUPS, _OWN, _place
 from .kernels_transfer import _KEPT, _add_steps, _back, _layers, _store_network
-
-# What a tile holds: the common table, the user's own one, the enhanced one.
-_C, _D, _E = 0, 1, 2
-_GROUPS = 3
-
-
-@_compile
-def _place(tile, group, width):
-    """The first unit of a group in a tile."""
-    return np.uint64((tile * _GROUPS + group) * width)
 
 
 @_compile
@@ -70,7 +61,7 @@ def _logits(memory, width, tiles, sizes, matrix, p, logits):
     logits[:] = 0
     for tile in range(tiles):
         rows, base = sizes[tile], np.uint64(tile * _ROWS)
-        at, mine = _place(tile, _E, width), _place(tile, _D, width)
+        at, mine = _place(tile, _E, width), _place(tile, _OWN, width)
         for k in range(d):
             memory[(at + k) * _STRIDE : (at + k) * _STRIDE + rows] = 0
         _add_product(matrix, none, one, d, d, d, memory, _place(tile, _C, width), memory, at, rows)
@@ -94,7 +85,7 @@ def _step(memory, width, tiles, sizes, scaled, p, slopes, shares, terms, rate, o
     of_p[:], of_matrix[:] = 0, 0
     for tile in range(tiles):
         rows, base = sizes[tile], np.uint64(tile * _ROWS)
-        at, mine, common = _place(tile, _E, width), _place(tile, _D, width), _place(tile, _C, width)
+        at, mine, common = _place(tile, _E, width), _place(tile, _OWN, width), _place(tile, _C, width)
         for k in range(d):
             first, second, factor, total = (at + k) * _STRIDE, (mine + k) * _STRIDE, p[k], nothing
             for i in range(rows):
@@ -164,7 +155,7 @@ def train_enhanced_sum(
         _load(frozen, mine, memory, _C, d)
         _mean(memory, _C, d, likes[:rated], signals)
         _load(origin, mine, memory, _C, d)
-        _load(table, itself[:rated], memory, _D, d)
+        _load(table, itself[:rated], memory, _OWN, d)
         for i in range(size):
             order[i] = i
         for epoch in range(epochs if size > 0 else 0):
@@ -187,7 +178,7 @@ def train_enhanced_sum(
                         widths, weight_at, bias_at, signal_at, rates[3], kept_signals, kept_deltas, kept, own_network
                     )  # fmt: skip
                     base, kept = own_network, 0
-                _mean(memory, _D, d, likes[:rated], signals[d : 2 * d])
+                _mean(memory, _OWN, d, likes[:rated], signals[d : 2 * d])
                 _layers(
                     base, widths, weight_at, bias_at, signal_at, signals, rates[3], kept_signals, kept_deltas, kept,
                     layers,
@@ -216,13 +207,13 @@ def train_enhanced_sum(
                     p[k] -= rates[2] * of_p[k]
                     towards = rates[1] * deltas[d + k]
                     for r in range(rated):
-                        at = (_place(r // _ROWS, _D, d) + np.uint64(k)) * _STRIDE + np.uint64(r % _ROWS)
+                        at = (_place(r // _ROWS, _OWN, d) + np.uint64(k)) * _STRIDE + np.uint64(r % _ROWS)
                         memory[at] -= towards * likes[r]
             if with_loss:
                 losses[user] = loss / size
         steps[user] = step
         _store(memory, _C, d, trained[row_indptr[user] : row_indptr[user + 1]])
-        _store(memory, _D, d, table)
+        _store(memory, _OWN, d, table)
         _store_network(
             widths, weight_at, bias_at, signal_at, rates[3], kept_signals, kept_deltas, kept, network, settled,
             own_network, user, count, of_weights, of_biases,

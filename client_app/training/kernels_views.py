@@ -34,58 +34,8 @@ from .kernels_constraints import (
 )
 from .kernels_logistic import _exponentials, _log1p
 from .kernels_ncf import _ROWS, _STRIDE, _add_outer, _add_product
+from .kernels_tiles import _C, _E, _GROUPS, _OWN, _add_to, _load, _mean_of, _place, _store
 from .kernels_transfer import _KEPT, _add_steps, _back, _layers, _store_network
-
-# What a tile holds: the consensus, the user's own table, the enhanced one.
-_C, _V, _E = 0, 1, 2
-_GROUPS = 3
-
-
-@_compile
-def _place(tile, group, width):
-    """The first unit of a group in a tile."""
-    return np.uint64((tile * _GROUPS + group) * width)
-
-
-@_compile
-def _load(table, memory, tiles, sizes, group, width):
-    """A table [m, d] into tiles."""
-    for tile in range(tiles):
-        at, base = _place(tile, group, width) * _STRIDE, np.uint64(tile * _ROWS)
-        for i in range(sizes[tile]):
-            for k in range(np.uint64(width)):
-                memory[at + k * _STRIDE + i] = table[base + i, k]
-
-
-@_compile
-def _store(memory, tiles, sizes, group, width, less, table):
-    """table = what the tiles hold - less, [m, d] each."""
-    for tile in range(tiles):
-        at, base = _place(tile, group, width) * _STRIDE, np.uint64(tile * _ROWS)
-        for i in range(sizes[tile]):
-            for k in range(np.uint64(width)):
-                table[base + i, k] = memory[at + k * _STRIDE + i] - less[base + i, k]
-
-
-@_compile
-def _mean_of(memory, group, width, items, mean):
-    """The mean of some rows: eq. 10."""
-    mean[:] = 0
-    for n in range(len(items)):
-        at = _place(items[n] // _ROWS, group, width) * _STRIDE + np.uint64(items[n] % _ROWS)
-        for k in range(np.uint64(width)):
-            mean[k] += memory[at + k * _STRIDE]
-    if len(items) > 0:
-        mean /= mean.dtype.type(len(items))
-
-
-@_compile
-def _add_to(memory, group, width, items, values):
-    """Add a vector to some rows."""
-    for n in range(len(items)):
-        at = _place(items[n] // _ROWS, group, width) * _STRIDE + np.uint64(items[n] % _ROWS)
-        for k in range(np.uint64(width)):
-            memory[at + k * _STRIDE] += values[k]
 
 
 @_compile
@@ -159,7 +109,7 @@ def train_views(
         base_network, settled = network, False
         losses[user] = np.nan
         _load(consensus, memory, tiles, sizes, _C, d)
-        _load(own[user], memory, tiles, sizes, _V, d)
+        _load(own[user], memory, tiles, sizes, _OWN, d)
         for i in range(size):
             order[i] = i
         for epoch in range(epochs if size > 0 else 0):
@@ -177,7 +127,7 @@ def train_views(
                             positives[here[order[n]]] += 1
                 # What the user likes, its matrix, and the enhanced prototype.
                 _mean_of(memory, _C, d, mine, centre)
-                _mean_of(memory, _V, d, mine, own_centre)
+                _mean_of(memory, _OWN, d, mine, own_centre)
                 moved[:] = centre
                 if has_network:
                     signals[:d], signals[d : 2 * d] = centre, own_centre
@@ -205,7 +155,7 @@ def train_views(
                 outer[:], squares_e[:], squares_v[:] = 0, 0, 0
                 for tile in range(tiles):
                     rows, base = sizes[tile], tile * _ROWS
-                    at_c, at_v = _place(tile, _C, d), _place(tile, _V, d)
+                    at_c, at_v = _place(tile, _C, d), _place(tile, _OWN, d)
                     at_e = _place(tile, enhanced, d)
                     if has_network:
                         for k in range(width):
@@ -253,7 +203,7 @@ def train_views(
                 along_e, along_v = dtype.type(0), dtype.type(0)
                 for tile in range(tiles):
                     rows, base = sizes[tile], tile * _ROWS
-                    at_c, at_v = _place(tile, _C, d), _place(tile, _V, d)
+                    at_c, at_v = _place(tile, _C, d), _place(tile, _OWN, d)
                     at_e = _place(tile, enhanced, d)
                     here_slopes = slopes[base : base + np.int64(rows)]
                     for k in range(width):
@@ -336,14 +286,14 @@ def train_views(
                         of_centre[k] *= -rate_c * share
                         of_own_centre[k] *= -rate_v * share
                     _add_to(memory, _C, d, mine, of_centre)
-                    _add_to(memory, _V, d, mine, of_own_centre)
+                    _add_to(memory, _OWN, d, mine, of_own_centre)
                 for k in range(d):
                     p[k] -= rate_p * of_p[k]
             if last:
                 losses[user] = loss / size
         steps[user] = step
         _store(memory, tiles, sizes, _C, d, consensus, of_consensus[user])
-        _store(memory, tiles, sizes, _V, d, nothing, own[user])
+        _store(memory, tiles, sizes, _OWN, d, nothing, own[user])
         _store_network(
             widths, weight_at, bias_at, signal_at, rate_n, kept_signals, kept_deltas, kept, network, settled,
             own_network, user, len(vectors), of_weights, of_biases,

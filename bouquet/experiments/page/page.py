@@ -14,7 +14,7 @@ from bouquet.experiments.page.set_up import examples_section, settings_section
 from bouquet.experiments.page.style import style_sheet
 from bouquet.experiments.page.training import curves_section, traffic_section
 from bouquet.experiments.page.users import users_section
-from bouquet.experiments.table_report import READ_AT_TEST, rule_of
+from bouquet.experiments.table_protocol import READ_AT_TEST, rule_of
 from bouquet.files import write_atomically
 from data_partition import DATASETS, caution_of
 
