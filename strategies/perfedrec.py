@@ -33,8 +33,10 @@ def cluster_sum(shared: Arrays, replies: list[TrainReply], mine: list[NDArray[np
     total = {name: np.zeros(values.shape) for name, values in shared.items()}
     for reply, chosen in zip(replies, mine, strict=True):
         places = np.flatnonzero(chosen)
-        for name, values in total.items() if len(places) else ():
-            reply.rows[name].take(places).add_weighted(values, np.ones(len(places)))
+        for name, values in total.items():
+            for place in places.tolist():
+                rows, change = reply.rows[name].of_user(place)
+                values[rows] += change
     return total, sum(int(chosen.sum()) for chosen in mine)
 
 

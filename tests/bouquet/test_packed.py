@@ -1,6 +1,7 @@
 """Arithmetic on packed changes is that of whole arrays."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,25 @@ def test_a_weighted_sum(touched, by_rows):
     total = np.ones((ITEMS, WIDTH))
     packed.add_weighted(total, weights)
     np.testing.assert_allclose(total, 1 + expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [3, 40], ids=["row by row", "user by user"])
+def test_a_weighted_sum_is_taken_user_by_user_in_their_order(rows):
+    """To the last digit, whichever way is quicker: 40 rows of 32 values are more than 1000 of a user."""
+    random, users, width = np.random.default_rng(rows), 7, 32
+    packed = PackedRows(
+        np.arange(users + 1) * rows,
+        np.concatenate([np.sort(random.permutation(50)[:rows]) for _ in range(users)]).astype(np.int32),
+        random.normal(size=(users * rows, width)).astype(np.float32),
+    )
+    weights, expected = random.normal(size=users), np.ones((50, width))
+    for user in range(users):
+        at, change = packed.of_user(user)
+        for row, values in zip(at.tolist(), change, strict=True):
+            expected[row] += weights[user] * values
+    total = np.ones((50, width))
+    packed.add_weighted(total, weights)
+    np.testing.assert_array_equal(total, expected)
 
 
 @given(changes, st.booleans(), st.data())
