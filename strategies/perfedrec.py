@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bouquet.arrays import Arrays, Specs
 from bouquet.methods.perfedrec import PerFedRecOptions
 from bouquet.needs import bytes_of
+from bouquet.picked import PerUser, Picked
 from bouquet.wire import TrainReply, Update
 from strategies.clustered import ClusteredUsers, Drawing
 from strategies.federation.base import Extra
@@ -68,11 +69,11 @@ class PerFedRec(ClusteredUsers):
         count = self.clusters + 2
         self.apart = {name: np.zeros((count, *spec.shape), np.float32) for name, spec in self.tables().items()}
 
-    def personal(self, users: NDArray[np.int64]) -> Arrays:
+    def personal(self, users: NDArray[np.int64]) -> PerUser:
         """D_c of each user's cluster; only a plug-in reads it in training."""
         return self._of_cluster(users) if self.config.personalization != "none" else {}
 
-    def personal_to_evaluate(self, users: NDArray[np.int64]) -> Arrays:
+    def personal_to_evaluate(self, users: NDArray[np.int64]) -> PerUser:
         return self._of_cluster(users)
 
     def aggregate(
@@ -116,7 +117,7 @@ class PerFedRec(ClusteredUsers):
         super().restore_extra(arrays)
         self.apart = {name: arrays[f"apart/{name}"] for name in self.apart}
 
-    def _of_cluster(self, users: NDArray[np.int64]) -> Arrays:
+    def _of_cluster(self, users: NDArray[np.int64]) -> PerUser:
         if self.options.perfedrec_cluster_share == 0:
             return {}
-        return {name: values[self.labels[users]] for name, values in self.apart.items()}
+        return {name: Picked.among(values, self.labels[users]) for name, values in self.apart.items()}

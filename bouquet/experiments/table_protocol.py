@@ -52,7 +52,7 @@ def protocol(table: TableFile, results: Sequence[RowResult]) -> str:
             "excluded, as published codes do: the hidden item is then the one that is never trained as a negative."
         )
     own = "".join(
-        f"; {result.row.title}: {', '.join(map(str, result.row.seeds))} alone"
+        f"; {result.row.title}{' LEAKY' if result.leaky else ''}: {', '.join(map(str, result.row.seeds))} alone"
         for result in results
         if result.row.seeds and result.row.seeds != table.seeds
     )

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from bouquet.arrays import Arrays, Specs
 from bouquet.packed import by_entry
+from bouquet.picked import PerUser
 from bouquet.randomness import Words
 from bouquet.records import (
-    lend,
+    lend_personal,
     pack,
     read_array,
     read_config,
@@ -45,7 +46,7 @@ class EvaluateRequest:
     users: Words
     versions: NDArray[np.int64]
     shared: Arrays
-    personal: Arrays = field(default_factory=dict)
+    personal: PerUser = field(default_factory=dict)
     reports: tuple[str, ...] = ()
     addressed: NDArray[np.int64] | None = None
 
@@ -54,7 +55,7 @@ class EvaluateRequest:
         return RecordDict(
             {
                 "shared": pack(self.shared),
-                "personal": lend(self.personal),
+                "personal": lend_personal(self.personal),
                 "users": pack({"user": self.users, "version": self.versions, **some("addressed", self.addressed)}),
                 "config": ConfigRecord(config),
             }

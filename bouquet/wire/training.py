@@ -15,9 +15,11 @@ from bouquet.arrays import Arrays, Specs
 from bouquet.cells import Cells, CellSpec
 from bouquet.errors import WireError
 from bouquet.packed import PackedArray, PackedRows
+from bouquet.picked import PerUser
 from bouquet.randomness import Words
 from bouquet.records import (
     lend,
+    lend_personal,
     pack,
     read_array,
     read_cells,
@@ -73,7 +75,7 @@ class TrainRequest:
     versions: NDArray[np.int64]
     kept: NDArray[np.int64]
     shared: Arrays
-    personal: Arrays = field(default_factory=dict)
+    personal: PerUser = field(default_factory=dict)
     update: Update = "sum"
     weights: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     reports: tuple[str, ...] = ()
@@ -95,7 +97,7 @@ class TrainRequest:
         return RecordDict(
             {
                 "shared": pack(self.shared),
-                "personal": lend(self.personal),
+                "personal": lend_personal(self.personal),
                 "users": pack(users),
                 "config": ConfigRecord(config),
             }

@@ -117,7 +117,7 @@ def split(request: Request, specs: Sequence[Specs]) -> list[tuple[int, NDArray[n
         WireError: users have no group, or the arrays of theirs did not come.
     """
     groups = request.personal.get("group")
-    if groups is None or groups.dtype != np.int64 or groups.shape != request.users.shape:
+    if not isinstance(groups, np.ndarray) or groups.dtype != np.int64 or groups.shape != request.users.shape:
         raise WireError("the personal array 'group' should be int64, with the group of each user")
     if len(groups) and not 0 <= groups.min() <= groups.max() < len(specs):
         raise WireError(f"a user was given group {groups.max()} (or one below 0), and this run has {len(specs)} groups")
@@ -129,9 +129,9 @@ def split(request: Request, specs: Sequence[Specs]) -> list[tuple[int, NDArray[n
             key = int(request.users[places[0]])
             raise WireError(f"user {key:016x} was given group {group}, and the arrays of that group did not come")
         part = _for_users(request, places)
-        part.personal.pop("group")
+        personal = {name: values for name, values in part.personal.items() if name != "group"}
         shared = {name.partition("/")[2]: request.shared[name] for name in sorted(came)}
-        parts.append((group, places, replace(part, shared=shared)))
+        parts.append((group, places, replace(part, shared=shared, personal=personal)))
     return parts
 
 

@@ -19,6 +19,7 @@ from bouquet.cells import Cells, CellSpec
 from bouquet.config import Options, RunConfig
 from bouquet.errors import ConfigError
 from bouquet.methods import METHODS, only_embeddings
+from bouquet.picked import PerUser
 from bouquet.randomness import Purpose, generator
 from bouquet.records import Report, payload_bytes
 from bouquet.reporting.run_directory import RunDirectory
@@ -189,11 +190,11 @@ class Hooks:
         """How many users train in a round."""
         return max(1, round(self.config.fraction_train * len(self.roster.present())))
 
-    def personal(self, users: NDArray[np.int64]) -> Arrays:
+    def personal(self, users: NDArray[np.int64]) -> PerUser:
         """Per-user arrays [k, …] for these users, for methods that treat every user differently."""
         return {}
 
-    def personal_to_evaluate(self, users: NDArray[np.int64]) -> Arrays:
+    def personal_to_evaluate(self, users: NDArray[np.int64]) -> PerUser:
         """The same for an evaluation; by default what training would get."""
         return self.personal(users)
 

@@ -7,7 +7,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from bouquet.arrays import ArraySpec
 from bouquet.errors import WireError
 from bouquet.packed import PackedRows, by_entry
-from bouquet.records import Report, pack, read_personal, unpack
+from bouquet.picked import Picked
+from bouquet.records import Report, lend_personal, pack, payload_bytes, read_personal, unpack
 from bouquet.wire import EvaluateReply, TrainReply
 
 EXAMPLES = {
@@ -58,6 +59,40 @@ def test_damaged_personal_arrays_are_refused(data):
     record = ArrayRecord({"table": Array("float32", (2, 3, 4), "numpy.ndarray", data)})
     with pytest.raises(WireError, match="array 'table' cannot be read"):
         read_personal(RecordDict({"personal": record}), 2)
+
+
+def test_what_users_have_in_common_travels_once():
+    """Of three users two have the first entry; of some of them each gets its own copy."""
+    picked = Picked.among(np.arange(8, dtype=np.float32).reshape(4, 2), np.array([1, 3, 1]))
+    assert (picked.values.tolist(), picked.which.tolist()) == ([[2, 3], [6, 7]], [0, 1, 0])
+    content = RecordDict({"personal": lend_personal({"table": picked, "own": np.ones((3, 1))})})
+    found = read_personal(content, 3)
+    assert isinstance(found["own"], np.ndarray)
+    assert found["table"][:].tolist() == [[2, 3], [6, 7], [2, 3]]
+    assert found["table"][1:].tolist() == found["table"][np.array([1, 2])].tolist() == [[6, 7], [2, 3]]
+    assert (len(found["table"]), payload_bytes(found)) == (3, 3 * 8 + 3 * 8)
+
+
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        (np.array([0, 1, 2]), "which of 2 entries of 'table'"),
+        (np.array([0, -1, 0]), "which of 2 entries of 'table'"),
+        (np.array([0.0, 1.0, 0.0]), "which of 2 entries of 'table'"),
+        (np.array([[0, 1, 0]]), "which of 2 entries of 'table'"),
+        (np.array([0, 1]), "one entry for each of 3 users"),
+    ],
+    ids=["beyond", "below", "no integers", "two axes", "too few"],
+)
+def test_whose_an_entry_is_has_to_fit(of, reason):
+    content = RecordDict({"personal": pack({"table": np.ones((2, 4), np.float32), "table/of": of})})
+    with pytest.raises(WireError, match=reason):
+        read_personal(content, 3)
+
+
+def test_entries_that_did_not_come_are_nobodys():
+    with pytest.raises(WireError, match="'table/of' says whose the entries of an array are that did not come"):
+        read_personal(RecordDict({"personal": pack({"table/of": np.zeros(3, np.int64)})}), 3)
 
 
 @pytest.mark.parametrize("users", [0, 1, 3])

@@ -127,7 +127,10 @@ def test_a_round_by_hand(tmp_path):
     method.apart[TABLE][2] = 9  # of an earlier round, and nobody of this cluster was in the new one
     found = method.aggregate(1, {TABLE: np.ones((1, 2), np.float32)}, [told], [np.arange(3)])
     assert found[TABLE].tolist() == [[3, 4]]
-    assert method.personal_to_evaluate(np.array([1, 2, 3]))[TABLE][:, 0].tolist() == [[0, -2], [0, 4], [0, 0]]
+    sent = method.personal_to_evaluate(np.array([1, 2, 3]))[TABLE]
+    assert sent[:][:, 0].tolist() == [[0, -2], [0, 4], [0, 0]]
+    alike = method.personal_to_evaluate(np.array([1, 0]))[TABLE]
+    assert (len(alike.values), alike[:][:, 0].tolist()) == (1, [[0, -2], [0, -2]])
     assert method.known.tolist() == [True, True, True, False]
     assert method.personal(np.arange(3)) == {}
 
@@ -198,7 +201,7 @@ def test_who_joins_is_not_known_and_who_is_forgotten_leaves_nothing(tmp_path):
     method.profiles[:], method.known[:] = [[1, 1], [2, 2], [3, 3]], True
     method.users_joined(1)
     assert method.known.tolist() == [True, True, True, False]
-    assert method.personal_to_evaluate(np.arange(4))[TABLE].shape == (4, 1, 2)
+    assert method.personal_to_evaluate(np.arange(4))[TABLE][:].shape == (4, 1, 2)
     method.users_forgotten(np.array([1]))
     assert method.profiles[:, 0].tolist() == [1, 3, 0]
     assert method.labels.tolist() == [0, 2, 3]
