@@ -21,13 +21,10 @@ from bouquet.cells import Cells, CellSpec
 from bouquet.errors import WireError
 from bouquet.lent import LentArray, lent_values, serialised, size_of
 from bouquet.packed import PackedArray, PackedRows, by_entry
-from bouquet.picked import PerUser, Picked
 from bouquet.randomness import Words
 
 # Characters of a reason that a node gives.
 LONGEST_REASON = 300
-# What the name of an array ends with that says which entry of a personal array is whose.
-_OF = "/of"
 
 
 @dataclass(frozen=True)
@@ -65,17 +62,6 @@ def lend(arrays: Mapping[str, Any]) -> ArrayRecord:
     for name, values in arrays.items():  # one by one: given a dictionary, a record makes arrays of its own
         record[name] = LentArray(values)
     return record
-
-
-def lend_personal(arrays: PerUser) -> ArrayRecord:
-    """Arrays of the users: what several have once, and beside it which of the entries is whose."""
-    flat: dict[str, Any] = {}
-    for name, values in arrays.items():
-        if isinstance(values, Picked):
-            flat |= {name: values.values, f"{name}{_OF}": values.which}
-        else:
-            flat[name] = values
-    return lend(flat)
 
 
 def _packed(values: NDArray[Any]) -> Array:
@@ -217,29 +203,6 @@ def read_shared(content: RecordDict, specs: Specs) -> Arrays:
         raise WireError(f"the model has no shared array '{unknown[0]}'")
     names = read_record(content, "shared")
     return {name: read_array(content, "shared", name, specs[name].dtype, specs[name].shape).copy() for name in names}
-
-
-def read_personal(content: RecordDict, num_users: int) -> dict[str, NDArray[np.float32] | Picked]:
-    """What `lend_personal` lent."""
-    arrays = {name: values_of(array, name) for name, array in read_record(content, "personal").items()}
-    found: dict[str, NDArray[np.float32] | Picked] = {}
-    for name, values in arrays.items():
-        if name.endswith(_OF):
-            continue
-        if values.ndim == 0:
-            raise WireError(f"personal array '{name}' should have one entry for each of {num_users} users")
-        which = arrays.get(f"{name}{_OF}")
-        if which is None:
-            found[name] = values
-        elif which.dtype != np.int64 or which.ndim != 1 or not ((which >= 0) & (which < len(values))).all():
-            raise WireError(f"'{name}{_OF}' should say which of {len(values)} entries of '{name}' is each user's")
-        else:
-            found[name] = Picked(values, which)
-        if len(found[name]) != num_users:
-            raise WireError(f"personal array '{name}' should have one entry for each of {num_users} users")
-    if unknown := [name for name in arrays if name.endswith(_OF) and name.removesuffix(_OF) not in found]:
-        raise WireError(f"'{unknown[0]}' says whose the entries of an array are that did not come")
-    return found
 
 
 def read_reports(

@@ -15,11 +15,9 @@ from bouquet.packed import by_entry
 from bouquet.picked import PerUser
 from bouquet.randomness import Words
 from bouquet.records import (
-    lend_personal,
     pack,
     read_array,
     read_config,
-    read_personal,
     read_reports,
     read_scalar,
     read_shared,
@@ -35,6 +33,7 @@ from bouquet.wire.parts import (
     read_who_is_left_out,
     some,
 )
+from bouquet.wire.personal import lend_personal, read_personal
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,12 @@ from bouquet.picked import PerUser
 from bouquet.randomness import Words
 from bouquet.records import (
     lend,
-    lend_personal,
     pack,
     read_array,
     read_cells,
     read_config,
     read_packed_array,
     read_packed_rows,
-    read_personal,
     read_record,
     read_reports,
     read_scalar,
@@ -46,6 +44,7 @@ from bouquet.wire.parts import (
     read_who_is_left_out,
     some,
 )
+from bouquet.wire.personal import lend_personal, read_personal
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from bouquet.arrays import ArraySpec
 from bouquet.errors import WireError
 from bouquet.packed import PackedRows, by_entry
 from bouquet.picked import Picked
-from bouquet.records import Report, lend_personal, pack, payload_bytes, read_personal, unpack
+from bouquet.records import Report, pack, payload_bytes, unpack
 from bouquet.wire import EvaluateReply, TrainReply
+from bouquet.wire.personal import lend_personal, read_personal
 
 EXAMPLES = {
     "table": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
