@@ -20,10 +20,12 @@ def lend_personal(arrays: PerUser) -> ArrayRecord:
     """Arrays of the users: what several have once, and beside it which of the entries is whose."""
     flat: dict[str, Any] = {}
     for name, values in arrays.items():
-        if isinstance(values, Picked):
-            flat |= {name: values.values, f"{name}{_OF}": values.which}
-        else:
+        if not isinstance(values, Picked):
             flat[name] = values
+        elif len(values.values) < len(values):
+            flat |= {name: values.values, f"{name}{_OF}": values.which}
+        else:  # nothing to save, as for the only user of a node
+            flat[name] = values[:]
     return lend(flat)
 
 

@@ -74,6 +74,14 @@ def test_what_users_have_in_common_travels_once():
     assert (len(found["table"]), payload_bytes(found)) == (3, 3 * 8 + 3 * 8)
 
 
+@pytest.mark.parametrize("which", [[2], [3, 0]], ids=["the only user of a node", "nothing in common"])
+def test_where_nothing_is_in_common_nothing_is_added(which):
+    values = np.arange(8, dtype=np.float32).reshape(4, 2)
+    record = lend_personal({"table": Picked.among(values, np.array(which))})
+    assert set(record) == {"table"}
+    assert read_personal(RecordDict({"personal": record}), len(which))["table"].tolist() == values[which].tolist()
+
+
 @pytest.mark.parametrize(
     ("of", "reason"),
     [

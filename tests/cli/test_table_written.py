@@ -208,7 +208,7 @@ def test_a_row_may_have_seeds_of_its_own(copied_table, bouquet):
     assert float(lines["fedavg-paper", "full", "HR@10"]["mean"]) == pytest.approx(
         mean_of(out, "fedavg-paper", 1, "full", "HR@10"), abs=1e-6
     )
-    assert "Seeds 0, 1; FedAvg: 1 alone; the reported round" in written
+    assert "Seeds 0, 1; FedAvg LEAKY: 1 alone; the reported round" in written
     assert "† Users only (sign-flip test)" in written
 
 
