@@ -15,13 +15,15 @@ and `fed3cr_alternatives` what stands in the place of the constraints in Figure 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from bouquet.arrays import ArraySpec
+from bouquet.arrays import Array, ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.fed3cr import Fed3CROptions
 from client_app.personalization.ace_network import TransferNetwork
@@ -34,7 +36,8 @@ from client_app.personalization.fed3cr_orthogonality import (
     complementarity,
     cosine_complementarity,
 )
-from client_app.personalization.round import PERSONAL, Batch, Changes, Pull, Tensors, Working
+from client_app.personalization.round import PERSONAL, Batch, Changes, Given, Pull, Tensors, Working
+from client_app.personalization.summed import scores_of_sum
 from models import Backbone
 
 if TYPE_CHECKING:
@@ -104,6 +107,15 @@ class EnhancedConsensus(Personalization):
         """A user's own table, where no constraint moves all of it."""
         return frozenset() if self.whole_table else frozenset({PERSONAL})
 
+    @property
+    def only_sum(self) -> bool:  # type: ignore[override]
+        """Neither ACE nor constraints: V^F = C + V_u, which is FedRAP's model without its two terms."""
+        return self._added and self.options.fed3cr_beta_a == self.options.fed3cr_beta_o == 0
+
+    @property
+    def _added(self) -> bool:
+        return self.options.fed3cr_enhancement == "none"
+
     def view(self, arrays: Tensors, working: Working) -> Tensors:
         """V^F = C^E + V_u (eq. 9 to 12)."""
         consensus, own = arrays[self.table], arrays[PERSONAL]
@@ -117,6 +129,9 @@ class EnhancedConsensus(Personalization):
             enhanced, centre = turned(consensus, matrix), turned(centre.unsqueeze(1), matrix).squeeze(1)
             own = turned(own, matrix) if self.options.fed3cr_enhancement == "unified" else own
         return {**arrays, ENHANCED: enhanced, OWN: own, CENTRE: centre, self.table: enhanced + own}
+
+    def scores(self, given: Given) -> Callable[[NDArray[np.int64]], Array] | None:
+        return scores_of_sum(given, self.table) if self._added else None
 
     def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
         return seen[ENHANCED], seen[OWN]

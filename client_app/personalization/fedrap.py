@@ -27,11 +27,10 @@ from torch import Tensor
 from bouquet.arrays import Array, ArraySpec
 from bouquet.config import Options, RunConfig
 from bouquet.methods.fedrap import FedRAPOptions
-from bouquet.ragged import picked
 from client_app.personalization.base import Personalization
 from client_app.personalization.fedrap_compiled import SUM, train
 from client_app.personalization.round import PERSONAL, SHARE, Batch, Changes, Given, Pull, Tensors, Working
-from client_app.training.compiler import row_kernels
+from client_app.personalization.summed import scores_of_sum
 from models import Backbone
 
 if TYPE_CHECKING:
@@ -70,18 +69,7 @@ class AdditiveTable(Personalization):
         return {**arrays, COMMON: common, self.table: both}
 
     def scores(self, given: Given) -> Callable[[NDArray[np.int64]], Array] | None:
-        """⟨p_u, C_i + D_ui⟩, without a sum of the two tables in memory."""
-        code, common = row_kernels(), (given.shared | given.frozen).get(self.table)
-        if code is None or common is None:
-            return None
-        vectors, tables = given.own["user_embedding"], given.own[PERSONAL]
-
-        def scores(rows: NDArray[np.int64]) -> Array:
-            found = np.empty((len(rows), len(common)), np.float32)
-            code.score_sums(picked(vectors, rows), common, picked(tables, rows), found)
-            return found
-
-        return scores
+        return scores_of_sum(given, self.table)
 
     def two_views(self, arrays: Tensors, seen: Tensors) -> tuple[Tensor, Tensor]:
         return seen[COMMON], arrays[PERSONAL]

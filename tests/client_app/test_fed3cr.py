@@ -16,6 +16,7 @@ from client_app.personalization.fed3cr_alternatives import (
 )
 from client_app.personalization.fed3cr_orthogonality import complementarity_loss, cosine_complementarity_loss
 from client_app.personalization.round import PERSONAL, Working
+from client_app.training.compiled import is_sum
 from client_app.training.objective import working_rows
 from tests.client_app.test_personalizations import make_task, outcome
 
@@ -105,16 +106,34 @@ def test_gradients_by_finite_differences(seed):
     assert torch.autograd.gradcheck(cosine_complementarity_loss, views[:2])
 
 
-@pytest.mark.parametrize("backend", ["loop", "torch"])
-def test_without_enhancement_and_constraints_it_is_plain_addition(backend):
+PLAIN = {"strategy": "fed3cr", "fed3cr_enhancement": "none", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0}
+
+
+@pytest.mark.parametrize("rates", [{}, {"own": 0.07}], ids=["one rate", "two rates"])
+@pytest.mark.parametrize("backend", ["loop", "torch", "numba"])
+def test_without_enhancement_and_constraints_it_is_plain_addition(backend, rates):
     """Equal to FedRAP without its two terms, which is C + D_u."""
-    none = {"fed3cr_enhancement": "none", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0}
-    found, expected = (
-        outcome(make_task(**o), backend) for o in ({"strategy": "fed3cr", **none}, {"strategy": "fedrap"})
-    )
+    own = {name: {f"{name}_personal_learning_rate": rates["own"]} if rates else {} for name in ("fed3cr", "fedrap")}
+    found = outcome(make_task(**PLAIN, **own["fed3cr"]), backend)
+    expected = outcome(make_task(strategy="fedrap", **own["fedrap"]), "loop")
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        {"fed3cr_enhancement": "ace"},
+        {"fed3cr_enhancement": "consensus"},
+        {"fed3cr_beta_a": 0.1},
+        {"fed3cr_beta_o": 0.1},
+    ],
+    ids=str,
+)
+def test_one_table_is_trained_only_where_nothing_else_is_minimised(further):
+    assert is_sum(make_task(**PLAIN))
+    assert not is_sum(make_task(**PLAIN | further))
 
 
 def test_an_untrained_network_leaves_the_consensus_as_it_is():

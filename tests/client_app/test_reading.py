@@ -172,11 +172,12 @@ def test_nothing_is_learned_from_the_validation_item(tmp_path, backbone):
     assert [run.read_summary()["test_history"] for run in runs] == ["known", "training"]
 
 
-def test_fedraps_scores_are_the_same_by_compiled_loops_and_by_tensors(tmp_path):
+@pytest.mark.parametrize(
+    "method", [{"strategy": "fedrap"}, {"strategy": "fed3cr", "fed3cr_enhancement": "none"}], ids=str
+)
+def test_scores_of_a_sum_are_the_same_by_compiled_loops_and_by_tensors(tmp_path, method):
     """⟨p_u, C_i + D_ui⟩ of users that follow one another, of others, and of one alone; then to the last digit."""
-    host = host_of(
-        small_settings(tmp_path, strategy="fedrap", init_scale=0.5), {"partition-id": 0, "num-partitions": 1}
-    )
+    host = host_of(small_settings(tmp_path, init_scale=0.5, **method), {"partition-id": 0, "num-partitions": 1})
     random, count = np.random.default_rng(0), 6
     common = {name: random.normal(size=spec.shape).astype(np.float32) for name, spec in host.model_specs.items()}
     private = host.private_specs(host.model_specs)
