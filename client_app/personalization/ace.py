@@ -19,9 +19,10 @@ from torch import Tensor
 
 from bouquet.config import Options, RunConfig
 from bouquet.methods.ace import ACEOptions
-from client_app.personalization import ace_compiled, ace_fedrap_compiled
+from client_app.personalization import ace_compiled
 from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import Personalization
+from client_app.personalization.enhanced_sum_compiled import train_before_fedrap
 from client_app.personalization.fed3cr import centres, turned
 from client_app.personalization.round import GLOBAL, PERSONAL, Batch, Changes, Given, OwnArrays, Pull, Tensors, Working
 from models import Backbone
@@ -56,8 +57,8 @@ class AdaptiveEnhancement(Personalization):
         return torch.cat([centres(arrays[GLOBAL], working), centres(own, working)], dim=1)
 
     def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
-        kind = ace_fedrap_compiled if len(task.personalizations) > 1 else ace_compiled
-        return kind.train(self.options, self.table, self.network, task)
+        train = train_before_fedrap if len(task.personalizations) > 1 else ace_compiled.train
+        return train(self.options, self.table, self.network, task)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull]:
         """Through the turn and through the network; p^G is frozen."""

@@ -28,6 +28,7 @@ from bouquet.config import Options, RunConfig
 from bouquet.methods.fed3cr import Fed3CROptions
 from client_app.personalization.ace_network import TransferNetwork
 from client_app.personalization.base import Personalization
+from client_app.personalization.enhanced_sum_compiled import train_fed3cr
 from client_app.personalization.fed3cr_alternatives import COMPLEMENTARITY, CONSISTENCY, add_alternative
 from client_app.personalization.fed3cr_compiled import train
 from client_app.personalization.fed3cr_orthogonality import (
@@ -163,7 +164,8 @@ class EnhancedConsensus(Personalization):
         return torch.ones_like(items) if self.options.fed3cr_literal_scale else items
 
     def compiled(self, task: LocalTask) -> Iterator[Changes] | None:  # type: ignore[override]
-        return train(self.options, self.table, self.network, task)
+        kind = train if self.whole_table else train_fed3cr
+        return kind(self.options, self.table, self.network, task)
 
     def forward(self, arrays: Tensors, batch: Batch, working: Working) -> tuple[Tensors, Pull] | None:
         """One pass over the tables for each loss; the transfer network by backpropagation of one row per user."""

@@ -41,6 +41,7 @@ _MODULES = (
     "kernels_transfer",
     "kernels_enhanced",
     "kernels_enhanced_ncf",
+    "kernels_alternatives",
     "kernels_enhanced_sum",
     "kernels_constraints",
     "kernels_views",

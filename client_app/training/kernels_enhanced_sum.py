@@ -1,12 +1,14 @@
-"""Compiled steps of ACE before FedRAP (Fed3CR, Section V-E) on matrix factorisation, one user after another: SGD.
+"""Compiled steps of two views of the items over the samples of a batch, on matrix factorisation: SGD, user by user.
 
-With C the rows of the user's copy of the common table, D those of its own, W its transfer matrix (eq. 9), E = C Wᵀ,
-p the user's vector and w_r the share of row r in the batch, a step computes
+Fed3CR without constraints over all items, and ACE before FedRAP (Fed3CR, Section V-E). With C the rows of the user's
+copy of the common table, D those of its own, W its transfer matrix (eq. 9), E = C Wᵀ, p the user's vector, w_r the
+share of row r in the batch and T the losses of `kernels_alternatives`, a step computes
 
-    z_r = p · (E_r + D_r),    c_r as in `kernels`,    g_r = 2 a w_r (E_r - D_r)
-    G_r = c_r p - g_r + b w_r sign E_r,    ∂L/∂W = Gᵀ C,    ∂L/∂C = G W,    ∂L/∂D_r = c_r p + g_r
+    z_r = p · (E_r + D_r),    c_r as in `kernels`
+    G_r = c_r p + ∂T/∂E_r + b w_r sign E_r,    ∂L/∂W = Gᵀ C,    ∂L/∂C = G W,    ∂L/∂D_r = c_r p + ∂T/∂D_r
 
-with FedRAP's terms Σ_r w_r (- a ‖E_r - D_r‖² + b ‖E_r‖₁); liked rows of D get what their mean p^P gets of the network.
+with FedRAP's b Σ_r w_r ‖E_r‖₁. Liked rows of D get what their mean p^P gets of the network, and in Fed3CR those of C
+what p^G gets: there it is the mean of rows that are trained, before FedRAP of the table as it came.
 
 Rows lie in tiles by columns, as in `kernels_ncf`, whose products these are; the width must be a multiple of 4. Copied
 and compiled with the kernels beside it (see `compiler`). Every user writes to its own slices only.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .kernels_alternatives import _QUERIES, _SPARE_GROUPS, _SUM, _add_contrast, _add_information, _multiples, _spare
 from .kernels_batches import _count, _order
 from .kernels_compile import _compile
 from .kernels_logistic import _exponentials, _log1p, _loss, _slopes
@@ -72,16 +75,18 @@ def _logits(memory, width, tiles, sizes, matrix, p, logits):
 
 
 @_compile
-def _step(memory, width, tiles, sizes, scaled, p, slopes, shares, terms, rate, of_p, of_matrix):
+def _step(
+    memory, width, tiles, sizes, scaled, p, slopes, shares, sparse, across, of_e, of_own, spare, rate, of_p, of_matrix
+):  # fmt: skip
     """C and D after a step, and the gradients of p and W.
 
     Args:
         scaled: W times the rate of C, negative; rate: of D.
-        shares: of each row in the batch.
+        shares: of each row in the batch; sparse: b.
+        across, of_e, of_own: as `_multiples` gives them; spare: further gradients, or nothing.
     """
     d, none, one = np.uint64(width), np.uint64(0), np.uint64(1)
     plus, nothing = memory.dtype.type(1), memory.dtype.type(0)
-    away, sparse = terms[0] + terms[0], terms[1]
     of_p[:], of_matrix[:] = 0, 0
     for tile in range(tiles):
         rows, base = sizes[tile], np.uint64(tile * _ROWS)
@@ -91,26 +96,47 @@ def _step(memory, width, tiles, sizes, scaled, p, slopes, shares, terms, rate, o
             for i in range(rows):
                 enhanced, value, c, share = memory[first + i], memory[second + i], slopes[base + i], shares[base + i]
                 total += c * (enhanced + value)
-                apart = away * share * (enhanced - value)
                 sign = plus if enhanced > nothing else (-plus if enhanced < nothing else nothing)
-                memory[first + i] = c * factor - apart + sparse * share * sign  # G: E is not needed any more
-                memory[second + i] = value - rate * (c * factor + apart)
+                towards = c * factor + across[base + i] * value + of_e[base + i] * enhanced + sparse * share * sign
+                towards_own = c * factor + across[base + i] * enhanced + of_own[base + i] * value
+                memory[first + i] = towards  # G: E is not needed any more
+                memory[second + i] = value - rate * towards_own
             of_p[k] += total
+        if len(spare) > 0:
+            pull, pull_own = _spare(tile, _SUM, width), _spare(tile, _SUM + 1, width)
+            for k in range(d):
+                first, second = (at + k) * _STRIDE, (mine + k) * _STRIDE
+                source, source_own = (pull + k) * _STRIDE, (pull_own + k) * _STRIDE
+                for i in range(rows):
+                    memory[first + i] += spare[source + i]
+                    memory[second + i] -= rate * spare[source_own + i]
         _add_outer(of_matrix, none, d, d, memory, at, memory, common, rows)
         _add_product(scaled, none, d, one, d, d, memory, at, memory, common, rows)
 
 
 @_compile
+def _give(memory, group, width, likes, values):
+    """likes_r · values to all rows."""
+    for k in range(np.uint64(width)):
+        value = values[k]
+        for start in range(0, len(likes), _ROWS):
+            at, base = (_place(start // _ROWS, group, width) + k) * _STRIDE, np.uint64(start)
+            for i in range(np.uint64(min(_ROWS, len(likes) - start))):
+                memory[at + i] += likes[base + i] * value
+
+
+@_compile
 def train_enhanced_sum(
-    begin, end, row_indptr, rows, origin, frozen, own, trained, sample_indptr, num_positives, place, vectors, network,
-    widths, weight_at, bias_at, signal_at, identity, stream, epochs, batch_size, terms, rates, of_weights, of_biases,
+    begin, end, row_indptr, rows, origin, frozen, follows, own, trained, sample_indptr, num_positives, place, vectors,
+    network, widths, weight_at, bias_at, signal_at, identity, stream, epochs, batch_size, terms, rates, of_weights, of_biases,
     losses, steps,
 ):  # fmt: skip
     """Train users begin … end - 1; `own` [nnz, d] and `vectors` [k, d] change in place.
 
     Args:
         row_indptr: [k + 1] working rows of each user in `rows`, `own` and `trained`.
-        rows: [nnz] their items; origin: C, [m, d], where everybody starts, and frozen: the table of p^G.
+        rows: [nnz] their items; origin: C, [m, d], where everybody starts, and frozen: the table of p^G, where it is
+            not that of the rows as they are trained, which `follows` says.
         trained: [nnz, d] receives what C has become.
         sample_indptr: [k + 1] samples of each user in `place`; the first num_positives[u] are positives, and liked.
         place: [samples] row of each sample in its user's rows.
@@ -118,7 +144,7 @@ def train_enhanced_sum(
             and in a row of signals each layer is.
         identity: 1 where W has the identity added to what the network says, else 0.
         stream: [k] keyed stream of the batch order.
-        terms: a and b; rates: of C, D, p and θ; of the tables' type.
+        terms: a, b, λ_s, λ_c and λ_m; rates: of C, D, p and θ; of the tables' type.
         of_weights, of_biases: receive what training changed in θ, as in `kernels_transfer`.
         losses: [k] receives the mean loss of the last epoch's samples, steps: [k] the number of steps taken.
     """
@@ -141,6 +167,14 @@ def train_enhanced_sum(
     kept_signals, kept_deltas = np.zeros((_KEPT, total), dtype), np.zeros((_KEPT, total), dtype)
     matrix, scaled, of_p = np.zeros(d * d, dtype), np.zeros(d * d, dtype), np.zeros(d, dtype)
     own_network, scale = np.zeros(0, dtype), np.empty(1, dtype)
+    across, of_e, of_own = np.zeros(most_rows, dtype), np.zeros(most_rows, dtype), np.zeros(most_rows, dtype)
+    squares, towards = np.zeros((3, _ROWS), dtype), np.zeros(d, dtype)
+    wide = most_tiles if terms[3] > 0 or terms[4] > 0 else 0
+    spare = np.zeros(wide * _SPARE_GROUPS * d * np.int64(_STRIDE), dtype)
+    pairs = np.zeros((most_tiles if terms[3] > 0 else 0) * _QUERIES * np.int64(_STRIDE), dtype)
+    lengths, inverse = np.zeros((2, most_rows), dtype), np.zeros((2, d), dtype)
+    queries, weighed, near = np.zeros(_QUERIES * d, dtype), np.zeros(_QUERIES * d, dtype), np.zeros(_QUERIES * d, dtype)
+    correlation = np.zeros(d * d, dtype)
     for user in range(begin, end):
         mine, table = rows[row_indptr[user] : row_indptr[user + 1]], own[row_indptr[user] : row_indptr[user + 1]]
         here = place[sample_indptr[user] : sample_indptr[user + 1]]
@@ -152,8 +186,9 @@ def train_enhanced_sum(
         for i in range(num_positives[user]):
             likes[here[i]] = 1
         likes[:rated] /= max(np.sum(likes[:rated]), dtype.type(1))
-        _load(frozen, mine, memory, _C, d)
-        _mean(memory, _C, d, likes[:rated], signals)
+        if not follows:
+            _load(frozen, mine, memory, _C, d)
+            _mean(memory, _C, d, likes[:rated], signals)
         _load(origin, mine, memory, _C, d)
         _load(table, itself[:rated], memory, _OWN, d)
         for i in range(size):
@@ -178,6 +213,8 @@ def train_enhanced_sum(
                         widths, weight_at, bias_at, signal_at, rates[3], kept_signals, kept_deltas, kept, own_network
                     )  # fmt: skip
                     base, kept = own_network, 0
+                if follows:
+                    _mean(memory, _C, d, likes[:rated], signals)
                 _mean(memory, _OWN, d, likes[:rated], signals[d : 2 * d])
                 _layers(
                     base, widths, weight_at, bias_at, signal_at, signals, rates[3], kept_signals, kept_deltas, kept,
@@ -193,22 +230,35 @@ def train_enhanced_sum(
                 if with_loss:
                     _log1p(small, rated, small)
                     loss += _loss(positives, samples, rated, logits, small)
+                _multiples(memory, d, tiles, sizes, shares, terms[0], terms[2], across, of_e, of_own, squares)
+                if len(spare) > 0:
+                    for tile in range(tiles):
+                        at = _spare(tile, _SUM, d) * _STRIDE
+                        spare[at : at + np.uint64(2 * d) * _STRIDE] = 0
+                if terms[3] > 0:
+                    _add_contrast(
+                        memory, d, tiles, sizes, shares, terms[3], spare, lengths, pairs, queries, weighed, near,
+                        exponents, powers,
+                    )  # fmt: skip
+                if terms[4] > 0:
+                    _add_information(memory, d, tiles, sizes, shares, terms[4], spare, inverse, correlation)
                 _step(
-                    memory, d, tiles, sizes, scaled, p, slopes, shares, terms, rates[1], of_p,
-                    deltas[last : last + d * d],
+                    memory, d, tiles, sizes, scaled, p, slopes, shares, terms[1], across, of_e, of_own, spare, rates[1],
+                    of_p, deltas[last : last + d * d],
                 )  # fmt: skip
                 _back(
-                    base, widths, weight_at, signal_at, signals, rates[3], kept_signals, kept_deltas, kept, layers, d,
-                    deltas,
+                    base, widths, weight_at, signal_at, signals, rates[3], kept_signals, kept_deltas, kept, layers,
+                    0 if follows else d, deltas,
                 )  # fmt: skip
                 kept_signals[kept], kept_deltas[kept] = signals, deltas
                 kept += 1
+                if follows:
+                    towards[:] = -rates[0] * deltas[:d]
+                    _give(memory, _C, d, likes[:rated], towards)
+                towards[:] = -rates[1] * deltas[d : 2 * d]
+                _give(memory, _OWN, d, likes[:rated], towards)
                 for k in range(d):
                     p[k] -= rates[2] * of_p[k]
-                    towards = rates[1] * deltas[d + k]
-                    for r in range(rated):
-                        at = (_place(r // _ROWS, _OWN, d) + np.uint64(k)) * _STRIDE + np.uint64(r % _ROWS)
-                        memory[at] -= towards * likes[r]
             if with_loss:
                 losses[user] = loss / size
         steps[user] = step

@@ -73,7 +73,7 @@ def test_threads_change_nothing(monkeypatch):
         {"fed3cr_enhancement": "unified"},
         {"fed3cr_complementarity": "information"},
         {"fed3cr_consistency": "contrast"},
-        {"fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0},
+        {"fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0, "fed3cr_enhancement": "none"},
     ],
     ids=str,
 )
