@@ -29,7 +29,7 @@ _BLOCK_BYTES = 8 * 2**20
 
 
 class _Terms(NamedTuple):
-    """Weights of what is minimised beside the loss of samples, as `kernels_alternatives` and `kernels_enhanced_sum` say."""
+    """Weights of losses over the rows of samples, as `kernels_alternatives` and `kernels_enhanced_sum` have them."""
 
     distance: float = 0.0
     sparsity: float = 0.0

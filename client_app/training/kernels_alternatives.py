@@ -42,7 +42,7 @@ def _spare(tile, group, width):
 @_compile
 def _multiples(memory, width, tiles, sizes, shares, distance, similarity, across, of_e, of_own, squares):
     """Of the first two losses: ∂/∂E_r = across_r D_r + of_e_r E_r, and ∂/∂D_r = across_r E_r + of_own_r D_r."""
-    zero, one, shortest = memory.dtype.type(0), memory.dtype.type(1), memory.dtype.type(_SHORTEST)
+    zero, shortest = memory.dtype.type(0), memory.dtype.type(_SHORTEST)
     apart = distance + distance
     for tile in range(tiles):
         rows, base = sizes[tile], np.uint64(tile * _ROWS)
@@ -73,7 +73,7 @@ def _multiples(memory, width, tiles, sizes, shares, distance, similarity, across
 
 @_compile
 def _directions(memory, width, tiles, sizes, shares, spare, lengths):
-    """Rows over their lengths, and these by their shares; lengths [2, R], negative where a row has no direction."""
+    """Rows over their lengths, and these by their shares; lengths [2, R], held at the shortest."""
     shortest = memory.dtype.type(_SHORTEST)
     for tile in range(tiles):
         rows, base = sizes[tile], np.uint64(tile * _ROWS)
@@ -182,7 +182,7 @@ def _add_turned(memory, width, tiles, sizes, weight, spare, lengths):
 
 @_compile
 def _standardised(memory, width, tiles, sizes, shares, spare, inverse):
-    """Columns less their means over their deviations, and these by the shares of rows; inverse [2, d]: of deviations."""
+    """Columns less their means over their deviations, and these by rows' shares; inverse [2, d]: 1 / deviation."""
     zero, one = memory.dtype.type(0), memory.dtype.type(1)
     for view in range(2):
         group = _E if view == 0 else _OWN
@@ -210,7 +210,7 @@ def _standardised(memory, width, tiles, sizes, shares, spare, inverse):
 
 @_compile
 def _add_information(memory, width, tiles, sizes, shares, weight, spare, inverse, correlation):
-    """Add λ_m times the gradients of the information; correlation [d · d] is left with G_jk = R_jk / (1 - R_jk²) / d."""
+    """Add λ_m times the gradients of the information; correlation [d · d] is left with R_jk / (1 - R_jk²) / d."""
     d, none, one = np.uint64(width), np.uint64(0), np.uint64(1)
     zero, unit = memory.dtype.type(0), memory.dtype.type(1)
     _standardised(memory, width, tiles, sizes, shares, spare, inverse)

@@ -128,8 +128,8 @@ def _give(memory, group, width, likes, values):
 @_compile
 def train_enhanced_sum(
     begin, end, row_indptr, rows, origin, frozen, follows, own, trained, sample_indptr, num_positives, place, vectors,
-    network, widths, weight_at, bias_at, signal_at, identity, stream, epochs, batch_size, terms, rates, of_weights, of_biases,
-    losses, steps,
+    network, widths, weight_at, bias_at, signal_at, identity, stream, epochs, batch_size, terms, rates, of_weights,
+    of_biases, losses, steps,
 ):  # fmt: skip
     """Train users begin … end - 1; `own` [nnz, d] and `vectors` [k, d] change in place.
 
