@@ -3,7 +3,7 @@
 import numpy as np
 
 from client_app.training import compiled
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
 # One item, some, none, and more rows than a tile has.
 SIZES = [1, 6, 150, 0, 9, 2]

@@ -4,18 +4,16 @@ import numpy as np
 import pytest
 
 from client_app.personalization import ace_compiled
-from tests.client_app import compiled_steps, test_personalizations
+from tests.client_app import compiled_steps
 from tests.client_app.compiled_steps import steps_of
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
-BASE = {"strategy": "fcf", "personalization": "ace", "embedding_size": 8, "ace_learning_rate": 0.2, "batch_size": 2048}
+BASE = {
+    "num_items": 200, "strategy": "fcf", "personalization": "ace", "embedding_size": 8, "ace_learning_rate": 0.2,
+    "batch_size": 2048,
+}  # fmt: skip
 # One item, some, none, and many.
 SIZES = [1, 6, 40, 0, 9, 2]
-
-
-@pytest.fixture(autouse=True)
-def many_items(monkeypatch):
-    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 200)
 
 
 def assert_equal_to_the_loop(options, seed=0):
@@ -58,11 +56,11 @@ def test_any_layers_of_a_perceptron(hidden):
     assert_equal_to_the_loop(BASE | {"backbone": "ncf", "ncf_hidden": hidden, "embedding_size": 4})
 
 
-def test_more_rows_than_a_perceptron_sees_at_once(monkeypatch):
-    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 1000)
-    assert len(make_task([300, 2], **BASE).items().row(0)) > 2 * 256
+def test_more_rows_than_a_perceptron_sees_at_once():
+    many = BASE | {"num_items": 1000}
+    assert len(make_task([300, 2], **many).items().row(0)) > 2 * 256
     for batch_size in (400, 2048):
-        options = BASE | {"backbone": "ncf", "batch_size": batch_size}
+        options = many | {"backbone": "ncf", "batch_size": batch_size}
         expected, found = (outcome(make_task([300, 2], **options), backend) for backend in ("loop", "numba"))
         compiled_steps.assert_equal(found, expected)
 

@@ -5,19 +5,14 @@ import pytest
 
 from client_app.personalization import enhanced_sum_compiled
 from client_app.personalization.round import PERSONAL
-from tests.client_app import compiled_steps, test_personalizations
+from tests.client_app import compiled_steps
 from tests.client_app.compiled_steps import steps_of
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
-BASE = {
-    "strategy": "fedrap", "personalization": "ace", "embedding_size": 8, "ace_learning_rate": 0.2, "batch_size": 2048,
-    "fedrap_lambda": 0.3, "fedrap_mu": 0.2,
-}  # fmt: skip
-
-FED3CR = {
-    "strategy": "fed3cr", "embedding_size": 8, "ace_learning_rate": 0.2, "batch_size": 2048, "fed3cr_beta_a": 0.0,
-    "fed3cr_beta_o": 0.0,
-}  # fmt: skip
+# Of so many items an own table has several tiles of rows.
+MANY = {"num_items": 600, "embedding_size": 8, "ace_learning_rate": 0.2, "batch_size": 2048}
+BASE = MANY | {"strategy": "fedrap", "personalization": "ace", "fedrap_lambda": 0.3, "fedrap_mu": 0.2}
+FED3CR = MANY | {"strategy": "fed3cr", "fed3cr_beta_a": 0.0, "fed3cr_beta_o": 0.0}
 ALTERNATIVES = {
     "none": {},
     "similarity": {"fed3cr_consistency": "similarity", "fed3cr_beta_a": 0.7},
@@ -29,11 +24,6 @@ ALTERNATIVES = {
         "fed3cr_beta_o": 0.3,
     },
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def several_tiles(monkeypatch):
-    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 600)
 
 
 def assert_equal_to_the_loop(options, **further):

@@ -18,7 +18,7 @@ from client_app.personalization.fed3cr_orthogonality import complementarity_loss
 from client_app.personalization.round import PERSONAL, Working
 from client_app.training.compiled import is_sum
 from client_app.training.objective import working_rows
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
 E1, E2 = torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
 ROWS = torch.stack([E1, E2])

@@ -3,16 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.client_app import test_personalizations
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
-SMALL = {"strategy": "fed3cr", "fed3cr_beta_a": 0.7, "fed3cr_beta_o": 0.4, "embedding_size": 8}
-
-
-@pytest.fixture(autouse=True)
-def several_tiles(monkeypatch):
-    """Tiles of 256, 256 and 88 rows."""
-    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 600)
+# Tiles of 256, 256 and 88 rows.
+SMALL = {"num_items": 600, "strategy": "fed3cr", "fed3cr_beta_a": 0.7, "fed3cr_beta_o": 0.4, "embedding_size": 8}
 
 
 def steps_of(task):

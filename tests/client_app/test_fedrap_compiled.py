@@ -5,18 +5,14 @@ import pytest
 
 from client_app.personalization import fedrap_compiled
 from client_app.personalization.round import PERSONAL
-from tests.client_app import compiled_steps, test_personalizations
+from tests.client_app import compiled_steps
 from tests.client_app.compiled_steps import SIZES
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
 TERMS = {"fedrap_lambda": 0.3, "fedrap_mu": 0.2}
-BASE = {"strategy": "fedrap", "embedding_size": 8, "batch_size": 2048, **TERMS}
+# Of so many items an own table has several tiles of rows.
+BASE = {"num_items": 600, "strategy": "fedrap", "embedding_size": 8, "batch_size": 2048, **TERMS}
 MIXED = BASE | {"personalization": "plgc", "plgc_tables": "base", "plgc_lambda": 0.3}
-
-
-@pytest.fixture(autouse=True)
-def several_tiles(monkeypatch):
-    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 600)
 
 
 def assert_equal_to_the_loop(options, **further):

@@ -20,7 +20,7 @@ from client_app.personalization.hetefedrec import decorrelation, decorrelation_s
 from client_app.state.private import PrivateState
 from client_app.training import LocalTask, compiled, stacked
 from client_app.training.compiler import ncf_kernels
-from tests.client_app.test_personalizations import NUM_ITEMS, SIZES, outcome
+from tests.client_app.method_tasks import NUM_ITEMS, SIZES, outcome
 
 WIDTHS = (2, 3, 5)
 

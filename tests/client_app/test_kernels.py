@@ -15,7 +15,7 @@ from client_app.training import BACKENDS, LocalTask, compiled
 from client_app.training.denormals import flushed_denormals
 from client_app.training.task import batch_order
 from models import BACKBONES
-from tests.client_app.test_personalizations import make_task as make_method_task
+from tests.client_app.method_tasks import make_task as make_method_task
 from tests.client_app.test_scaffold import trained, with_variates
 from tests.client_app.test_training import SIZES, make_task, outcome
 

@@ -9,7 +9,7 @@ from client_app.personalization.plgc import cross_correlation, mixing_coefficien
 from client_app.personalization.plgc_alternatives import ALTERNATIVES
 from client_app.personalization.round import GLOBAL, PERSONAL, Batch, Given
 from client_app.training.objective import working_rows
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
 ORTHOGONAL = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
 

@@ -8,16 +8,15 @@ import pytest
 from client_app.personalization import plgc_compiled
 from client_app.personalization.round import GLOBAL
 from client_app.training.compiler import row_kernels
-from tests.client_app import compiled_steps, test_personalizations
+from tests.client_app import compiled_steps
 from tests.client_app.compiled_steps import SIZES, steps_of
-from tests.client_app.test_personalizations import make_task, outcome
+from tests.client_app.method_tasks import make_task, outcome
 
-BASE = {"strategy": "fcf", "personalization": "plgc", "embedding_size": 8, "plgc_lambda": 0.3, "batch_size": 2048}
-
-
-@pytest.fixture(autouse=True)
-def several_tiles(monkeypatch):
-    monkeypatch.setattr(test_personalizations, "NUM_ITEMS", 600)
+# Of so many items an own table has several tiles of rows.
+BASE = {
+    "num_items": 600, "strategy": "fcf", "personalization": "plgc", "embedding_size": 8, "plgc_lambda": 0.3,
+    "batch_size": 2048,
+}  # fmt: skip
 
 
 def assert_equal_to_the_loop(options, **further):
