@@ -1,6 +1,8 @@
 """The index of private state: which round each version of each user belongs to, and what its files must hold.
 
 A version counts from the moment that the index which names it is there, so it is written last, and replaced as a whole.
+Users stand in it, and in the files, in ascending order of their keys, as the server asks for them: neighbours are then
+read and written together. A folder whose users stand in another order goes on as it was begun.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ class Index:
     """What is known of the versions of K users.
 
     Attributes:
+        users: [K] their keys, in the order of all that follows.
         rounds: [slots, K] the round of each version; 0: there is none.
         checksums: [files, slots, K] of what each file has of it.
         touched: by file of own rows, [slots, K] how many it has of it.
@@ -44,6 +48,7 @@ class Index:
         form: the format, which says what checksums are; that of the first index of a folder is that of all.
     """
 
+    users: Words
     rounds: NDArray[np.int32]
     checksums: NDArray[np.uint32]
     touched: dict[str, NDArray[np.int32]]
@@ -52,15 +57,25 @@ class Index:
     form: str = max(BY_FORMAT)
 
     @classmethod
-    def empty(cls, slots: int, users: int, files: int, of_rows: Iterable[str], by_rows: Iterable[str]) -> Index:
-        """Of users without any version."""
+    def empty(cls, slots: int, users: Words, files: int, of_rows: Iterable[str], by_rows: Iterable[str]) -> Index:
+        """Of users without any version, whose keys may come in any order."""
+        count = len(users)
         return cls(
-            np.zeros((slots, users), dtype=np.int32),
-            np.zeros((files, slots, users), dtype=np.uint32),
-            {file: np.zeros((slots, users), dtype=np.int32) for file in of_rows},
-            np.zeros((slots, users), dtype=np.uint64),
-            {name: Pieces.empty(slots, users) for name in by_rows},
+            np.sort(users),
+            np.zeros((slots, count), dtype=np.int32),
+            np.zeros((files, slots, count), dtype=np.uint32),
+            {file: np.zeros((slots, count), dtype=np.int32) for file in of_rows},
+            np.zeros((slots, count), dtype=np.uint64),
+            {name: Pieces.empty(slots, count) for name in by_rows},
         )
+
+    def places(self, users: Words) -> NDArray[np.int64]:
+        """[k] where these users stand, all of whom do."""
+        return self._order[np.searchsorted(self.users, users, sorter=self._order)]
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        return np.argsort(self.users, kind="stable")  # which is quick where they are in order
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ class Stored:
     def taken(
         self, series: str, users: Words, files: Iterable[str], of_rows: Iterable[str], by_rows: Iterable[str]
     ) -> Index:
-        """What it says of these users.
+        """What it says of these users, in whichever order they come.
 
         Raises:
             StateError: it belongs to something else.
@@ -90,11 +105,13 @@ class Stored:
         for key, value in expected.items():
             if self.metadata.get(key) != value:
                 raise StateError(f"{self.path} has {key} '{self.metadata.get(key)}' where '{value}' is expected.")
-        if not np.array_equal(self.arrays["users"], users):
+        stored = self.arrays["users"].copy()
+        if not np.array_equal(np.sort(stored), np.sort(users)):
             raise StateError(f"{self.path} belongs to other users than the {len(users)} hosted here.")
         rounds = self.arrays["rounds"].copy()
         started = self.arrays.get("origins")
         return Index(
+            stored,
             rounds,
             self.arrays["checksums"].copy(),
             {file: self.arrays[_count_of(file)].copy() for file in of_rows},
@@ -118,11 +135,10 @@ def read_index(path: Path, seal: Seal | None, belongs_to: str) -> Stored:
 
 
 def write_index(
-    path: Path, index: Index, series: str, users: Words, files: Iterable[str], seal: Seal | None, belongs_to: str,
-    durable: bool,
-) -> None:  # fmt: skip
+    path: Path, index: Index, series: str, files: Iterable[str], seal: Seal | None, belongs_to: str, durable: bool
+) -> None:
     """Replace an index; `origins` are in it where a file has own rows of common tables."""
-    arrays: dict[str, NDArray[Any]] = {"users": users, "rounds": index.rounds, "checksums": index.checksums}
+    arrays: dict[str, NDArray[Any]] = {"users": index.users, "rounds": index.rounds, "checksums": index.checksums}
     arrays |= {_count_of(file): counts for file, counts in index.touched.items()}
     if OWN in index.touched:
         arrays["origins"] = index.started

@@ -95,12 +95,12 @@ class PrivateState:
         if self._tuned:
             num_items = next(iter(self._tuned.values())).shape[0]
             self._shapes[OWN] = (num_items + sum(spec.size for spec in self._tuned.values()),)
-        self._rows = {name: self._rows_of(name, seal) for name in self._shapes}
         in_pieces = sorted(self.by_rows)
         if found:
             self._index = found.taken(series, users, self._shapes, of_rows, in_pieces)
         else:
-            self._index = Index.empty(SLOTS, len(users), len(self._shapes), of_rows, in_pieces)
+            self._index = Index.empty(SLOTS, users, len(self._shapes), of_rows, in_pieces)
+        self._rows = {name: self._rows_of(name, seal) for name in self._shapes}
         self._checksums = BY_FORMAT[self._index.form]
         self._kept = {name: self._kept_rows(name, self._index.pieces[name], seal) for name in in_pieces}
         if taken_over:
@@ -122,7 +122,8 @@ class PrivateState:
         Raises:
             StateError: a version is missing or damaged.
         """
-        slots, known = self._slots(positions, versions)
+        places = self._places(positions)
+        slots, known = self._slots(places, versions)
         values = {}
         for name in self.specs:
             if name in but:
@@ -133,17 +134,19 @@ class PrivateState:
             values[name] = np.empty((len(positions), *self.specs[name].shape), dtype=np.float32)
             if not known.all():
                 values[name][~known] = self._initial(name, positions[~known])
-            self._read(name, slots, positions, RowBatch.whole(values[name]), known)
+            self._read(name, slots, places, RowBatch.whole(values[name]), known)
         return values
 
     def newest(self) -> NDArray[np.int64]:
         """[K] the round of each user's newest version; 0: it has none."""
-        return self._index.rounds.max(axis=0).astype(np.int64)
+        rounds = self._index.rounds.max(axis=0).astype(np.int64)
+        return np.asarray(rounds[self._index.places(self.users)])
 
     def origins(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> Words:
         """[k] the common tables that the users' own versions are from, for `origin`; 0: a user has none. As `read`."""
-        slots, known = self._slots(positions, versions)
-        return np.where(known, self._index.started[slots, positions], np.uint64(0))
+        places = self._places(positions)
+        slots, known = self._slots(places, versions)
+        return np.where(known, self._index.started[slots, places], np.uint64(0))
 
     def origin(self, digest: np.uint64) -> Arrays:
         """Common tables that own versions are from.
@@ -155,12 +158,13 @@ class PrivateState:
 
     def own_rows(self, positions: NDArray[np.int64], versions: NDArray[np.int64]) -> OwnRows:
         """The rows in which the users' own versions of common tables differ from these. As `read`."""
-        slots, known = self._slots(positions, versions)
-        lengths = np.where(known, self._index.touched[OWN][slots, positions], 0)
+        places = self._places(positions)
+        slots, known = self._slots(places, versions)
+        lengths = np.where(known, self._index.touched[OWN][slots, places], 0)
         rows = Ragged.from_lengths(lengths, np.empty(lengths.sum(), np.int32))
         width = {name: spec.shape[1:] for name, spec in self._tuned.items()}
         found = OwnRows(rows, {name: np.empty((len(rows.values), *width[name]), np.float32) for name in width})
-        self._read(OWN, slots, positions, stored(found), known)
+        self._read(OWN, slots, places, stored(found), known)
         return found
 
     def _table(
@@ -174,39 +178,44 @@ class PrivateState:
         else:
             values = np.zeros((len(positions), *self.specs[name].shape), dtype=np.float32)
             values[only.row_of_value, only.values] = self._initial_rows(name, positions, only)
-        self._kept[name].read(positions, slots, known).put(name, values)
+        self._kept[name].read(self._places(positions), slots, known).put(name, values)
         return values
 
+    def _places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[k] where these users stand in index and files."""
+        return self._index.places(self.users[positions])
+
     def _slots(
-        self, positions: NDArray[np.int64], versions: NDArray[np.int64]
+        self, places: NDArray[np.int64], versions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """[k] where each version is, and whether there is one to read: initial values are not stored."""
-        here, known = self._index.rounds[:, positions] == versions, versions > 0
+        here, known = self._index.rounds[:, places] == versions, versions > 0
         if (lost := known & ~here.any(axis=0)).any():
             first = int(np.flatnonzero(lost)[0])
+            user = int(self._index.users[places[first]])
             raise StateError(
-                f"The private state of user {int(self.users[positions[first]]):016x} is missing in {self.folder}: the "
-                f"server goes on from round {int(versions[first])}."
+                f"The private state of user {user:016x} is missing in {self.folder}: the server goes on from round "
+                f"{int(versions[first])}."
             )
         return here.argmax(axis=0), known
 
     def _read(
-        self, name: str, slots: NDArray[np.int64], positions: NDArray[np.int64], rows: RowBatch,
+        self, name: str, slots: NDArray[np.int64], places: NDArray[np.int64], rows: RowBatch,
         known: NDArray[np.bool_],
     ) -> None:  # fmt: skip
         """Read versions of one array into the rows of the users who have any."""
         which = np.flatnonzero(known)
         if not len(which):
             return
-        file, expected = self._rows[name], self._index.checksums[list(self._shapes).index(name)][slots, positions]
+        file, expected = self._rows[name], self._index.checksums[list(self._shapes).index(name)][slots, places]
 
         def check(some: NDArray[np.int64]) -> None:
             unfit = self._checksums(rows, some) != expected[some]
             if unfit.any():
-                user = int(self.users[positions[some[unfit.argmax()]]])
+                user = int(self._index.users[places[some[unfit.argmax()]]])
                 raise StateError(f"{file.path} is damaged: a checksum of user {user:016x} does not fit.")
 
-        file.read_batch(slots[which], positions[which], which, rows, check)
+        file.read_batch(slots[which], places[which], which, rows, check)
 
     def write(
         self, positions: NDArray[np.int64], round_: int, versions: NDArray[np.int64], kept: NDArray[np.int64],
@@ -226,7 +235,8 @@ class PrivateState:
                 any. Other rows have to be those of `versions`, as `read` gave them.
         """
         self._prepare()
-        rounds = self._index.rounds[:, positions]
+        places = self._places(positions)
+        rounds = self._index.rounds[:, places]
         stays = (rounds > 0) & (rounds < round_) & ((rounds == versions) | (rounds == kept))
         slots = (~stays).argmax(axis=0)
         content = {
@@ -236,27 +246,27 @@ class PrivateState:
         }
         if own_rows is not None:
             content[OWN] = stored(own_rows)
-            self._index.touched[OWN][slots, positions] = own_rows.rows.lengths
-            self._index.started[slots, positions] = self._origins.keep(started or {})
+            self._index.touched[OWN][slots, places] = own_rows.rows.lengths
+            self._index.started[slots, places] = self._origins.keep(started or {})
         for name, kept_rows in self._kept.items():
-            from_slots, known = self._slots(positions, versions)
+            from_slots, known = self._slots(places, versions)
             assert touched is not None, "tables that are kept by rows are written by rows"
-            kept_rows.write(positions, slots, from_slots, known, values[name], touched, self._durable)
+            kept_rows.write(places, slots, from_slots, known, values[name], touched, self._durable)
         for index, name in enumerate(self._shapes):
-            self._write(index, name, slots, positions, content[name])
+            self._write(index, name, slots, places, content[name])
         # What gave way must never be taken for another round's: a stopped run may have left the same numbers.
-        self._index.rounds[:, positions] = np.where(stays, rounds, 0)
-        self._index.rounds[slots, positions] = round_
+        self._index.rounds[:, places] = np.where(stays, rounds, 0)
+        self._index.rounds[slots, places] = round_
 
     def _write(
-        self, index: int, name: str, slots: NDArray[np.int64], positions: NDArray[np.int64], rows: RowBatch
+        self, index: int, name: str, slots: NDArray[np.int64], places: NDArray[np.int64], rows: RowBatch
     ) -> None:
         """Write versions of one array, and note their checksums."""
 
         def note(some: NDArray[np.int64]) -> None:
-            self._index.checksums[index, slots[some], positions[some]] = self._checksums(rows, some)
+            self._index.checksums[index, slots[some], places[some]] = self._checksums(rows, some)
 
-        self._rows[name].write_batch(slots, positions, np.arange(len(positions)), rows, note, self._durable)
+        self._rows[name].write_batch(slots, places, np.arange(len(places)), rows, note, self._durable)
 
     def commit(self) -> None:
         """Make everything that was written since the last commit count, all at once; nothing, where nothing was."""
@@ -265,8 +275,8 @@ class PrivateState:
         for kept in self._kept.values():
             kept.keep_only(self._index.rounds > 0)
         write_index(
-            self.folder / (SEALED if self._seal else PLAIN), self._index, self.series, self.users, self._shapes,
-            self._seal, self._belongs_to("index"), self._durable,
+            self.folder / (SEALED if self._seal else PLAIN), self._index, self.series, self._shapes, self._seal,
+            self._belongs_to("index"), self._durable,
         )  # fmt: skip
         self._written = False
         for kept in self._kept.values():
@@ -287,12 +297,12 @@ class PrivateState:
     def _rows_of(self, name: str, seal: Seal | None) -> Rows:
         shape = self._shapes[name]
         if seal:
-            return SealedRows(self.folder / f"{name}.sealed", self.users, shape, seal, self._belongs_to(name))
+            return SealedRows(self.folder / f"{name}.sealed", self._index.users, shape, seal, self._belongs_to(name))
         return PlainRows(self.folder / f"{name}.npy", len(self.users), shape)
 
     def _kept_rows(self, name: str, pieces: Pieces, seal: Seal | None) -> KeptRows:
         belongs_to = self._belongs_to(f"{name}{PIECES}")
-        return KeptRows(self.folder, name, self.specs[name], self.users, pieces, seal, belongs_to)
+        return KeptRows(self.folder, name, self.specs[name], self._index.users, pieces, seal, belongs_to)
 
     def _belongs_to(self, name: str) -> str:
         return f"{self.series}/{name}"

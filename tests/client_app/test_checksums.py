@@ -123,7 +123,8 @@ def test_the_user_whose_row_is_damaged_is_named(tmp_path, form, user):
     index_as_format(tmp_path, form)
     file = tmp_path / "item_embedding.npy"
     content = bytearray(file.read_bytes())
-    content[128 + 80 * user + 7] ^= 1  # of the first version, five rows of four values
+    place = int((USERS[user] > USERS).sum())  # users stand in the order of their keys
+    content[128 + 80 * place + 7] ^= 1  # of the first version, five rows of four values
     file.write_bytes(content)
     with pytest.raises(StateError, match=f"item_embedding.npy is damaged: .* of user {int(USERS[user]):016x}"):
         read(tmp_path, 1)

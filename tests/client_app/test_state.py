@@ -3,11 +3,13 @@
 import subprocess
 import sys
 import zlib
+from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from bouquet.arrays import ArraySpec
 from bouquet.errors import ConfigError, StateError
@@ -200,7 +202,53 @@ def test_state_of_another_series_or_of_other_users_is_refused(tmp_path):
     with pytest.raises(StateError, match="has series 's' where 'other' is expected"):
         opened(tmp_path, series="other")
     with pytest.raises(StateError, match="belongs to other users"):
-        opened(tmp_path, users=USERS[::-1].copy())
+        opened(tmp_path, users=user_keys(["ann", "bob", "dan"]))
+    with pytest.raises(StateError, match="belongs to other users"):
+        opened(tmp_path, users=USERS[:2])
+
+
+def test_users_stand_in_the_files_in_the_order_of_their_keys(tmp_path):
+    """The server asks for them in this order, so that a block of them is one piece of a file."""
+    commit(tmp_path, 1, of(0))
+    order = np.argsort(USERS)
+    assert order.tolist() != [0, 1, 2]
+    np.testing.assert_array_equal(load_file(tmp_path / "index.safetensors")["users"], USERS[order])
+    for name, values in version(1).items():
+        np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy")[0], values[order])
+
+
+@pytest.mark.parametrize("hosted", list(permutations(range(3))), ids=str)
+def test_users_may_be_hosted_in_another_order_than_before(tmp_path, hosted):
+    """Their positions are others then, and their state is their own."""
+    commit(tmp_path, 1, of(0))
+    state, hosted = opened(tmp_path, users=USERS[list(hosted)]), np.array(hosted)
+    for name, values in state.read(ALL, of(1)).items():
+        np.testing.assert_array_equal(values, version(1, hosted)[name])
+    state.write(np.array([0]), 2, of(1)[:1], of(1)[:1], version(2, hosted[:1]))
+    state.commit()
+    assert state.newest().tolist() == [2, 1, 1]
+    assert_read(tmp_path, *(2 if user == hosted[0] else 1 for user in ALL))
+
+
+def in_the_order_of_hosting(folder):
+    """Make of a folder what one was before users stood in it in the order of their keys."""
+    state = opened(folder)
+    index, at = state._index, state._index.places(USERS)
+    for name in state._shapes:
+        rows = np.load(folder / f"{name}.npy")
+        np.save(folder / f"{name}.npy", rows[:, at])
+    index.users, index.rounds, index.checksums = USERS.copy(), index.rounds[:, at], index.checksums[:, :, at]
+    state._written = True
+    state.commit()
+
+
+def test_a_folder_in_another_order_goes_on_as_it_was_begun(tmp_path):
+    commit(tmp_path, 1, of(0))
+    in_the_order_of_hosting(tmp_path)
+    assert_read(tmp_path, 1)
+    commit(tmp_path, 2, of(1)[:2], positions=np.array([0, 2]))
+    assert_read(tmp_path, 2, 1, 2)
+    np.testing.assert_array_equal(load_file(tmp_path / "index.safetensors")["users"], USERS)
 
 
 # -- encrypted state -------------------------------------------------------------------------------------------------
