@@ -20,7 +20,8 @@ from client_app.personalization.fedca import (
 from client_app.personalization.round import Changes, Given
 from client_app.training import BACKENDS
 from models import BACKBONES
-from tests.client_app.test_training import NUM_ITEMS, PAIRWISE, SIZES, make_task, outcome
+from tests.client_app.method_tasks import outcome
+from tests.client_app.test_training import NUM_ITEMS, PAIRWISE, SIZES, make_task
 
 USERS = user_keys(["ann", "bob"])
 

@@ -14,7 +14,8 @@ from client_app.personalization.fedprox import ProximalTerm, sent
 from client_app.personalization.round import Given
 from client_app.training import BACKENDS
 from models import BACKBONES
-from tests.client_app.test_training import PAIRWISE, SIZES, make_task, outcome
+from tests.client_app.method_tasks import outcome
+from tests.client_app.test_training import PAIRWISE, SIZES, make_task
 from tests.runs.helpers import last_checkpoint, run_here, small_settings
 
 TABLE = "item_embedding"

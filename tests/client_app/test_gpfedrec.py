@@ -13,7 +13,8 @@ from client_app.personalization.gpfedrec import GuidedTable, specific
 from client_app.personalization.round import Given
 from client_app.training import BACKENDS
 from models import BACKBONES
-from tests.client_app.test_training import PAIRWISE, SIZES, make_task, outcome
+from tests.client_app.method_tasks import outcome
+from tests.client_app.test_training import PAIRWISE, SIZES, make_task
 
 TABLE = "item_embedding"
 NOBODY = np.zeros(2, dtype=bool)

@@ -16,8 +16,9 @@ from client_app.training.denormals import flushed_denormals
 from client_app.training.task import batch_order
 from models import BACKBONES
 from tests.client_app.method_tasks import make_task as make_method_task
+from tests.client_app.method_tasks import outcome
 from tests.client_app.test_scaffold import trained, with_variates
-from tests.client_app.test_training import SIZES, make_task, outcome
+from tests.client_app.test_training import SIZES, make_task
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from client_app.training import BACKENDS, LocalTask, stacked
 from client_app.training.sequences import Dropout, newest, sequence_batch
 from models import BACKBONES
 from models.sequence import SequenceBackbone, SequenceOptions
+from tests.client_app.method_tasks import outcome
 
 NAMES = sorted(name for name, backbone in BACKBONES.items() if issubclass(backbone, SequenceBackbone))
 NUM_ITEMS = 60
@@ -56,20 +57,6 @@ def make_task(*, backbone="gru4rec", lengths=SIZES, own="network", dropout=0.3, 
         reported=frozenset(names) if own == "everything" else frozenset(),
         dtype=np.float64,
     )
-
-
-def outcome(task, backend):
-    """Everything that training gives: change of every reported array, losses, private arrays."""
-    specs = {name: spec for name, spec in task.backbone.shared.items() if name in task.changing}
-    found = {f"change of {name}": np.zeros((len(task.users), *spec.shape)) for name, spec in specs.items()}
-    found["loss"] = np.zeros(len(task.users))
-    for part in BACKENDS[backend](task):
-        found["loss"][part.users] = part.loss
-        for name, values in part.by_item.items():
-            found[f"change of {name}"][part.users[part.rows.row_of_value], part.rows.values] += values
-        for name, values in part.dense.items():
-            found[f"change of {name}"][part.users] += values
-    return {**found, **task.private}
 
 
 def assert_equal(found, expected, tolerance=1e-10):

@@ -13,6 +13,7 @@ from client_app.training import BACKENDS, LocalTask, compiled, stacked, task
 from client_app.training.task import batch_order
 from models import BACKBONES
 from models.sequence import SequenceBackbone
+from tests.client_app.method_tasks import outcome
 
 NUM_ITEMS = 60
 # Backbones of a user and an item; those that read sequences are in test_sequences.py.
@@ -59,20 +60,6 @@ def make_task(
         reported=frozenset(kept),
         dtype=dtype,
     )
-
-
-def outcome(task, backend):
-    """Everything that training gives: change of every user's arrays, losses, private arrays."""
-    specs = task.backbone.shared
-    found = {f"change of {name}": np.zeros((len(task.users), *spec.shape)) for name, spec in specs.items()}
-    found["loss"] = np.zeros(len(task.users))
-    for part in BACKENDS[backend](task):
-        found["loss"][part.users] = part.loss
-        for name, values in part.by_item.items():
-            found[f"change of {name}"][part.users[part.rows.row_of_value], part.rows.values] += values
-        for name, values in part.dense.items():
-            found[f"change of {name}"][part.users] += values
-    return {**found, **task.private}
 
 
 SIZES = [1, 14, 3, 0, 9, 2, 2, 29, 7, 1, 5, 11]

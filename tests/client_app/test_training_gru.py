@@ -13,7 +13,8 @@ from client_app.training import compiled
 from client_app.training.compiled_gru import fits_gru
 from models import BACKBONES
 from models.sequence import SequenceOptions
-from tests.client_app.test_sequences import SIZES, HalfTable, assert_equal, make_task, outcome
+from tests.client_app.method_tasks import outcome
+from tests.client_app.test_sequences import SIZES, HalfTable, assert_equal, make_task
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 from client_app.training import compiled
 from client_app.training.compiler import ncf_kernels
 from models.ncf import NCFOptions
-from tests.client_app.test_training import SIZES, make_task, outcome
+from tests.client_app.method_tasks import outcome
+from tests.client_app.test_training import SIZES, make_task
 
 SHAPES = ["1", "16,8", "7,5,3", "6,4,3,2"]
 
