@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 
@@ -30,6 +31,10 @@ def test_a_killed_search_goes_on_and_gives_the_same(searched, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = (out / "trials.csv").read_text().splitlines()
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "out").mkdir(parents=True)
+    for file in out.glob("search.db*"):  # with the journal of what the kill may have cut off
+        shutil.copy(file, elsewhere / "out")
     search(tmp_path)
     after = (out / "trials.csv").read_text().splitlines()
     # With their seconds: they were not run again. Which trial is the chosen one can have changed.
@@ -37,6 +42,10 @@ def test_a_killed_search_goes_on_and_gives_the_same(searched, tmp_path):
     assert seconds[1][: len(before) - 1] == seconds[0][:-1]
     assert trials_of(out) == trials_of(searched)
     assert (out / "chosen.toml").read_text() == (searched / "chosen.toml").read_text()
+    # So does what its database alone, on another machine, goes on from.
+    there = (search(elsewhere) / "trials.csv").read_text().splitlines()
+    assert [line.split(",")[7] for line in there][: len(before) - 1] == seconds[0][:-1]
+    assert trials_of(elsewhere / "out") == trials_of(searched)
 
 
 @needs_optuna
