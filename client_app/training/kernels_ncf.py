@@ -9,9 +9,10 @@ A step (`kernels_nested`) visits the distinct rows of its batch, with how often 
 where W_1 = [W_p; W_q]: the user's half of the first product is the same for all rows.
 
 Layers are narrow and batches long, so signals lie by columns: the values of one unit for up to `_ROWS` rows stand
-side by side, and every inner loop runs along them. Products are taken in tiles of 4 inputs by 4 outputs; the caller
-pads widths to multiples of 4 with zeros, which stay zero: a unit without weights is off and has no gradient. Indices
-in inner loops are unsigned, because an index that might be negative keeps loops from vector registers.
+side by side, and every inner loop runs along them. Products are taken in tiles of 4 inputs by 2 outputs, because what
+a loop of 4 by 4 holds is more than the 16 vector registers of many processors. The caller pads widths to multiples of
+4 with zeros, which stay zero: a unit without weights is off and has no gradient. Indices in inner loops are unsigned,
+because an index that might be negative keeps loops from vector registers.
 
 This module imports nothing of the project but the kernels beside it, with which it is copied and compiled (see
 `compiler`).
@@ -40,25 +41,20 @@ def _add_product(weights, start, per_input, per_output, inputs, outputs, signals
         source, target: the first units of x in `signals` and of z in `target_of`.
         size: rows.
     """
-    for j in range(_0, outputs, _4):
+    for j in range(_0, outputs, _2):
         z0 = (target + j) * _STRIDE
-        z1, z2, z3 = z0 + _STRIDE, z0 + _2 * _STRIDE, z0 + _3 * _STRIDE
+        z1 = z0 + _STRIDE
         for k in range(_0, inputs, _4):
             x0 = (source + k) * _STRIDE
             x1, x2, x3 = x0 + _STRIDE, x0 + _2 * _STRIDE, x0 + _3 * _STRIDE
             w0 = start + k * per_input + j * per_output
             w1, w2, w3 = w0 + per_input, w0 + _2 * per_input, w0 + _3 * per_input
-            o1, o2, o3 = per_output, _2 * per_output, _3 * per_output
-            w00, w01, w02, w03 = weights[w0], weights[w0 + o1], weights[w0 + o2], weights[w0 + o3]
-            w10, w11, w12, w13 = weights[w1], weights[w1 + o1], weights[w1 + o2], weights[w1 + o3]
-            w20, w21, w22, w23 = weights[w2], weights[w2 + o1], weights[w2 + o2], weights[w2 + o3]
-            w30, w31, w32, w33 = weights[w3], weights[w3 + o1], weights[w3 + o2], weights[w3 + o3]
+            w00, w01, w10, w11 = weights[w0], weights[w0 + per_output], weights[w1], weights[w1 + per_output]
+            w20, w21, w30, w31 = weights[w2], weights[w2 + per_output], weights[w3], weights[w3 + per_output]
             for i in range(size):
                 a, b, c, d = signals[x0 + i], signals[x1 + i], signals[x2 + i], signals[x3 + i]
                 target_of[z0 + i] += w00 * a + w10 * b + w20 * c + w30 * d
                 target_of[z1 + i] += w01 * a + w11 * b + w21 * c + w31 * d
-                target_of[z2 + i] += w02 * a + w12 * b + w22 * c + w32 * d
-                target_of[z3 + i] += w03 * a + w13 * b + w23 * c + w33 * d
 
 
 @_compile
@@ -68,25 +64,26 @@ def _add_outer(gradient, start, inputs, outputs, signals, source, deltas, target
     for k in range(_0, inputs, _4):
         x0 = (source + k) * _STRIDE
         x1, x2, x3 = x0 + _STRIDE, x0 + _2 * _STRIDE, x0 + _3 * _STRIDE
-        for j in range(_0, outputs, _4):
+        for j in range(_0, outputs, _2):
             z0 = (target + j) * _STRIDE
-            z1, z2, z3 = z0 + _STRIDE, z0 + _2 * _STRIDE, z0 + _3 * _STRIDE
-            g00, g01, g02, g03 = zero, zero, zero, zero
-            g10, g11, g12, g13 = zero, zero, zero, zero
-            g20, g21, g22, g23 = zero, zero, zero, zero
-            g30, g31, g32, g33 = zero, zero, zero, zero
+            z1 = z0 + _STRIDE
+            g00, g01, g10, g11, g20, g21, g30, g31 = zero, zero, zero, zero, zero, zero, zero, zero
             for i in range(size):
                 a, b, c, d = signals[x0 + i], signals[x1 + i], signals[x2 + i], signals[x3 + i]
-                e, f, g, h = deltas[z0 + i], deltas[z1 + i], deltas[z2 + i], deltas[z3 + i]
-                g00, g01, g02, g03 = g00 + a * e, g01 + a * f, g02 + a * g, g03 + a * h
-                g10, g11, g12, g13 = g10 + b * e, g11 + b * f, g12 + b * g, g13 + b * h
-                g20, g21, g22, g23 = g20 + c * e, g21 + c * f, g22 + c * g, g23 + c * h
-                g30, g31, g32, g33 = g30 + d * e, g31 + d * f, g32 + d * g, g33 + d * h
+                e, f = deltas[z0 + i], deltas[z1 + i]
+                g00, g01, g10, g11 = g00 + a * e, g01 + a * f, g10 + b * e, g11 + b * f
+                g20, g21, g30, g31 = g20 + c * e, g21 + c * f, g30 + d * e, g31 + d * f
             at = start + k * outputs + j
-            _add_4(gradient, at, g00, g01, g02, g03)
-            _add_4(gradient, at + outputs, g10, g11, g12, g13)
-            _add_4(gradient, at + _2 * outputs, g20, g21, g22, g23)
-            _add_4(gradient, at + _3 * outputs, g30, g31, g32, g33)
+            _add_2(gradient, at, g00, g01)
+            _add_2(gradient, at + outputs, g10, g11)
+            _add_2(gradient, at + _2 * outputs, g20, g21)
+            _add_2(gradient, at + _3 * outputs, g30, g31)
+
+
+@_compile
+def _add_2(gradient, at, first, second):
+    gradient[at] += first
+    gradient[at + _1] += second
 
 
 @_compile
