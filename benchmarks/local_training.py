@@ -231,10 +231,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a few combinations, under a minute")
     parser.add_argument("--backbone", choices=sorted(BACKBONES), default="mf", help="the model that is trained")
     parser.add_argument("--method", choices=sorted(METHODS), action="append", help="a device-side method, on mf")
+    parser.add_argument(
+        "--embedding-size", type=int, choices=[8, 16, 32, 64], action="append", help="with --method, 16 by default"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON only")
     options = parser.parse_args(arguments)
-    plain = quick if options.quick else full
-    rows = measure_methods(options.method) if options.method else plain(options.backbone)
+    if options.embedding_size and not options.method:
+        parser.error("--embedding-size goes with --method; models without one are measured with 16 and 32 columns")
+    if options.method:
+        sizes = options.embedding_size or [16]
+        rows = [row for size in sizes for row in measure_methods(options.method, size)]
+    else:
+        rows = (quick if options.quick else full)(options.backbone)
     if options.json:
         json.dump(rows, sys.stdout, indent=2)
         print()

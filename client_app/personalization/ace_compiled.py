@@ -15,12 +15,12 @@ from client_app.personalization.round import GLOBAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import enhanced_kernels, enhanced_ncf_kernels, row_kernels
 from client_app.training.network_layout import EmbeddingLayout, NetworkLayout, layout_of
-from client_app.training.threads import run_kernel
+from client_app.training.threads import run_kernel, threads
 
 if TYPE_CHECKING:
     from client_app.training.task import LocalTask
 
-# What changes for the users of one block, in bytes: it is added up while it is in the last cache.
+# What changes for one thread's users in a block, in bytes: it is added up while it is in the last cache.
 _BLOCK_BYTES = 8 * 2**20
 
 
@@ -48,7 +48,7 @@ def train(options: ACEOptions, table: str, network: TransferNetwork, task: Local
     bytes_of_user = 4 * (at_most * task.specs[table].shape[1] + len(flat.theta))
     return (
         _train(options, table, flat, task, Block(task, users, row_code), code, layout)
-        for users in blocks(task, bytes_of_user, _BLOCK_BYTES)
+        for users in blocks(task, bytes_of_user, _BLOCK_BYTES * threads())
     )
 
 

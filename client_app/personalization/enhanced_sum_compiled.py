@@ -19,12 +19,12 @@ from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
 from client_app.personalization.round import GLOBAL, PERSONAL, Changes
 from client_app.training.blocks import Block, blocks
 from client_app.training.compiler import enhanced_sum_kernels, row_kernels
-from client_app.training.threads import run_kernel
+from client_app.training.threads import run_kernel, threads
 
 if TYPE_CHECKING:
     from client_app.training.task import LocalTask
 
-# What changes for the users of one block, in bytes.
+# What changes for one thread's users in a block, in bytes.
 _BLOCK_BYTES = 8 * 2**20
 
 
@@ -88,7 +88,7 @@ def _blocks(
     bytes_of_user = 4 * (2 * at_most * task.specs[table].shape[1] + len(flat.theta))
     return (
         _train(options, table, flat, terms, frozen, task, Block(task, users, row_code), code)
-        for users in blocks(task, bytes_of_user, _BLOCK_BYTES)
+        for users in blocks(task, bytes_of_user, _BLOCK_BYTES * threads())
     )
 
 

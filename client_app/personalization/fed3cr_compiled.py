@@ -14,13 +14,13 @@ from bouquet.randomness import Purpose
 from client_app.personalization.ace_network import FlatNetwork, TransferNetwork
 from client_app.personalization.round import PERSONAL, Changes
 from client_app.training.compiler import views_kernels
-from client_app.training.threads import run_kernel
+from client_app.training.threads import run_kernel, threads
 
 if TYPE_CHECKING:
     from client_app.training.task import LocalTask
 
-# Tables of the users of one block, in bytes.
-_BLOCK_BYTES = 64 * 2**20
+# Tables and networks of one thread's users in a block, in bytes: arrays of over 32 MB are new memory each time.
+_BLOCK_BYTES = 10 * 2**20
 
 
 def fits(options: Fed3CROptions, network: TransferNetwork | None, task: LocalTask) -> bool:
@@ -46,15 +46,14 @@ def train(
     if not fits(options, network, task) or views_kernels() is None:
         return None
     m, d = task.specs[PERSONAL].shape
-    step = max(1, _BLOCK_BYTES // (2 * m * d * 4))
+    flat = FlatNetwork(network, task.shared, task.dtype)
+    step = threads() * max(1, _BLOCK_BYTES // (4 * (2 * m * d + len(flat.theta))))
     users = np.arange(len(task.users))
     blocks = (users[start : start + step] for start in range(0, len(users), step))
-    return (_train(options, table, network, task, block) for block in blocks)
+    return (_train(options, table, flat, task, block) for block in blocks)
 
 
-def _train(
-    options: Fed3CROptions, table: str, network: TransferNetwork | None, task: LocalTask, users: NDArray[np.int64]
-) -> Changes:
+def _train(options: Fed3CROptions, table: str, flat: FlatNetwork, task: LocalTask, users: NDArray[np.int64]) -> Changes:
     code, dtype, count = views_kernels(), task.dtype, len(users)
     assert code is not None
     m, d = task.specs[PERSONAL].shape
@@ -67,7 +66,7 @@ def _train(
     liked = [np.unique(all_liked.row(user)) for user in range(count)]
     liked_indptr = np.concatenate([[0], np.cumsum([len(rows) for rows in liked])]).astype(np.int64)
 
-    flat, cosines = FlatNetwork(network, task.shared, dtype), options.fed3cr_complementarity == "cosines"
+    cosines = options.fed3cr_complementarity == "cosines"
     vectors = task.private["user_embedding"][users].astype(dtype)
     own = task.private[PERSONAL][users].astype(dtype)
     of_consensus = np.empty((count, m, d), dtype)
@@ -88,7 +87,7 @@ def _train(
         task.draws.seeds(task.users[users], task.round, Purpose.BATCH_ORDER),
         task.options.local_epochs,
         task.options.batch_size,
-        np.array([*rates, task.rate(flat.names[0]) if network else 0.0]).astype(dtype),
+        np.array([*rates, task.rate(flat.names[0]) if flat.names else 0.0]).astype(dtype),
         np.array([options.fed3cr_beta_a, 2 * options.fed3cr_beta_o / d]).astype(dtype),
         1.0 if options.fed3cr_literal_scale or cosines else float(m),
         cosines and options.fed3cr_beta_o > 0,

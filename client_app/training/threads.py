@@ -20,12 +20,15 @@ def threads() -> int:
 
 
 def spread(work: Callable[[int, int], None], indptr: NDArray[np.int64]) -> None:
-    """Call work(begin, end) for parts of the users with about equally many rows, on all threads."""
-    count, users = threads(), len(indptr) - 1
-    if count == 1 or users < 2 * count:
+    """Call work(begin, end) for parts of the users with about equally many rows, on all threads: a user goes where its
+    middle row would."""
+    users = len(indptr) - 1
+    count = min(threads(), users)
+    if count <= 1:
         work(0, users)
         return
-    cuts = np.searchsorted(indptr, np.linspace(0, indptr[-1], count + 1)[1:-1])
+    middles = (indptr[:-1] + indptr[1:]) / 2
+    cuts = np.searchsorted(middles, np.linspace(0, indptr[-1], count + 1)[1:-1])
     bounds = [0, *cuts.tolist(), users]
     with ThreadPoolExecutor(count) as pool:
         for done in [pool.submit(work, *pair) for pair in pairwise(bounds)]:
