@@ -1,6 +1,8 @@
-"""Devices of one person each, as processes of their own: `bouquet node`, as a person starts it."""
+"""Processes of a deployment, and devices of one person each: `bouquet node`, as a person starts it."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,25 @@ def write_history(path, items):
     """Items with times, oldest first."""
     lines = [f"{item},{time}\n" for time, item in enumerate(items)]
     path.write_text("item,time\n" + "".join(lines))
+
+
+def kill(processes):
+    """kill -9, as a power cut does it.
+
+    The first that is killed may take others with it: a message's child ends with the node that it works for, and where
+    it has been buried before its turn there is nobody to send a signal to.
+    """
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def words_of(process):
+    """The words of a process's command; none if it has ended since it was listed."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def log_of(deployment, rounds):

@@ -24,7 +24,7 @@ from bouquet.deployment.supervise import Listener, Program, supervise
 from bouquet.errors import ConfigError
 from bouquet.reporting.run_directory import RunDirectory
 from tests.conftest import REPOSITORY
-from tests.deployment.devices import log_of, start_device, write_history
+from tests.deployment.devices import kill, log_of, start_device, write_history
 from tests.deployment.fleet import write_catalogue
 from tests.runs.helpers import await_condition, bouquet, pairs, small_settings, start_bouquet
 
@@ -199,8 +199,7 @@ def test_a_device_rests_while_its_condition_says_no_and_the_run_goes_on_without_
     assert said[-1].endswith("; nodes 1 there, 1 absent, 0 resting")
     os.kill(run.pid, signal.SIGTERM)
     run.communicate(timeout=300)
-    for process in deployment.processes(SUPERLINK):
-        os.kill(process, signal.SIGKILL)
+    kill(deployment.processes(SUPERLINK))
     # Lost, or out of reach if its SuperNode had just been started anew.
     away = ("lost", "unreachable", "failed")
     await_condition(lambda: read_record(bob / "state")["connection"] in away)

@@ -31,6 +31,7 @@ from client_app.edge.asking import pull_parts_soon
 from client_app.edge.executor import APP, installed_app
 from client_app.edge.supernode import free_place
 from client_app.training import compiler
+from tests.deployment.devices import words_of
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
 PULLS = ("pull_objects", "pull_and_inflate_object_from_tree")
@@ -218,7 +219,7 @@ def members(deployment, name):
     found = {}
     for process in deployment.processes(name):
         with contextlib.suppress(OSError):
-            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+            words = words_of(process)
             if b"client_app.edge.supernode" in words and b"bouquet.deployment.supervise" not in words:
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
                 found[process] = int(stat[19])

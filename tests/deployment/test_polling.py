@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from bouquet.engines.processes import end_all, marked_processes
 from bouquet.engines.release import supernode_command
 from bouquet.errors import ConfigError
 from client_app.edge import asking
-from tests.deployment.devices import with_programs
+from tests.deployment.devices import with_programs, words_of
 from tests.runs.helpers import PROGRAM, await_condition
 
 MARK = "BOUQUET_TEST_POLLING"
@@ -92,8 +91,7 @@ def test_a_served_node_rests_while_its_condition_says_no(tmp_path):
     command += ["--only-when", f"test -e {flag}"]
 
     def supernodes():
-        words = [Path(f"/proc/{process}/cmdline").read_bytes() for process in marked_processes(MARK, mark)]
-        return sum(b"client_app.edge.supernode" in line for line in words)
+        return sum(b"client_app.edge.supernode" in words_of(process) for process in marked_processes(MARK, mark))
 
     with log.open("w") as output:
         node = subprocess.Popen(

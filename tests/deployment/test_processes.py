@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +17,7 @@ from bouquet.engines.release import EXECUTOR_POLL, supernode_command
 from bouquet.reporting.run_directory import RunDirectory
 from bouquet.reporting.words import short
 from bouquet.testing import assert_equal_runs
-from tests.deployment.devices import log_of, start_device, with_programs, write_history
+from tests.deployment.devices import kill, log_of, start_device, with_programs, words_of, write_history
 from tests.runs.helpers import await_condition, bouquet, pairs, run_here, small_settings, start_bouquet
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -40,25 +39,19 @@ def up(deployment, arguments, nodes=2):
     return done
 
 
-def kill(processes):
-    """kill -9, as a power cut does it."""
-    for process in processes:
-        os.kill(process, signal.SIGKILL)
-
-
 def servers(deployment):
     """The processes that run a ServerApp."""
     return [
         process
         for process in deployment.processes(SUPERLINK)
-        if b"flwr-serverapp" in Path(f"/proc/{process}/cmdline").read_bytes()
+        if any(b"flwr-serverapp" in word for word in words_of(process))
     ]
 
 
 def test_a_deployment_gives_what_one_process_gives_and_leaves_nothing(tmp_path, deployment):
     settings, data, given = settings_of(tmp_path, num_server_rounds=2, evaluate_every=2)
     up(deployment, [*data, "--poll-interval", "0.15", "--rest-poll-interval", "2.5"])
-    said = [Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0") for process in deployment.processes("node-2")]
+    said = [words_of(process) for process in deployment.processes("node-2")]
     assert any({b"--poll-interval=0.15", b"--rest-poll-interval=2.5"} <= set(words) for words in said)
     (asks,) = {psutil.Process(process).environ().get(EXECUTOR_POLL) for process in deployment.processes(SUPERLINK)}
     assert asks == "0.15"
@@ -277,9 +270,7 @@ def test_what_a_killed_supervisor_has_started_ends_too_and_no_secret_stays_behin
     _, data, _ = settings_of(tmp_path)
     up(deployment, data, nodes=1)
     (supervisor,) = [
-        process
-        for process in deployment.processes("node-1")
-        if b"bouquet.deployment.supervise" in Path(f"/proc/{process}/cmdline").read_bytes()
+        process for process in deployment.processes("node-1") if b"bouquet.deployment.supervise" in words_of(process)
     ]
     assert len(deployment.processes("node-1")) > 2
     os.kill(supervisor, signal.SIGKILL)

@@ -3,7 +3,8 @@
 import pytest
 
 from bouquet.reporting.run_directory import RunDirectory
-from tests.deployment.test_processes import kill, settings_of, up
+from tests.deployment.devices import kill
+from tests.deployment.test_processes import settings_of, up
 from tests.runs.helpers import await_condition, run_here, start_bouquet
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
